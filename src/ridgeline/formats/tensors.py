@@ -1,0 +1,54 @@
+"""A tensor of a checkpoint: a name, a shape, an encoding and the raw bytes of its rows. Knows no decoder and no file format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ridgeline.encodings import Encoding
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """Raw rows of one tensor, usually a read-only view into a memory-mapped file.
+
+    shape: outermost first, numpy order; the last dimension is the contiguous one (a Linear's in_dim). A vector has one row.
+    data: uint8 [rows, row_bytes], where rows is the product of shape[:-1].
+    origin: file and tensor name, for error messages.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    encoding: Encoding
+    data: npt.NDArray[np.uint8]
+    origin: str = ""
+
+    @property
+    def rows(self) -> int:
+        return int(self.data.shape[0])
+
+    @property
+    def columns(self) -> int:
+        return self.shape[-1]
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.nbytes)
+
+    def take_rows(self, index: slice | npt.NDArray[np.int64]) -> Tensor:
+        """The same bytes for a range (a view) or an order (a copy) of rows of a matrix; nothing is decoded or requantized."""
+        data = self.data[index] if len(self.shape) > 1 else self._elements()[index].reshape(1, -1)
+        shape = (data.shape[0], *self.shape[1:]) if len(self.shape) > 1 else (data.shape[1] // self.encoding.block_bytes,)
+        return replace(self, data=data, shape=shape)
+
+    def _elements(self) -> npt.NDArray[np.uint8]:
+        """A float vector as uint8 [elements, bytes per element]."""
+        if not self.encoding.is_float:
+            raise ValueError(f"{self.origin or self.name}: elements of a {self.encoding.name} vector cannot be reordered")
+        return self.data.reshape(-1, self.encoding.block_bytes)
+
+
+Tensors = Mapping[str, Tensor]
