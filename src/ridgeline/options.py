@@ -1,0 +1,104 @@
+"""Options (what was asked) and Plan (what it came to). Plain data: it knows no model file, no machine and no backend.
+
+`engine/resolve` turns one into the other; after the Plan exists nobody edits configuration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from ridgeline.errors import UserError
+from ridgeline.types import KvDtype
+
+Backend = Literal["cpu", "reference"]
+IsaChoice = Literal["auto", "portable", "avx2", "avx512"]
+KV_DTYPE_NAMES: dict[str, KvDtype | Literal["auto"]] = {
+    "auto": "auto", "f32": "f32", "float32": "f32", "bf16": "bf16", "bfloat16": "bf16", "f16": "f16", "float16": "f16",
+}  # fmt: skip
+_SUFFIX = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def parse_count(text: str | int, *, name: str = "value") -> int:
+    """A whole number, as people type it: 4096, 1k (1000), 1K (1024), 25.6k (25600). Raises `UserError` naming the option."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kmgKMG]?)", str(text).strip())
+    if match:
+        whole, _, fraction = match[1].partition(".")
+        scaled: int
+        scaled, rest = divmod(int(whole + fraction) * _SUFFIX.get(match[2], 1), int(10 ** len(fraction)))
+        if rest == 0:
+            return scaled
+    raise UserError(f"{name} is {text!r}, must be a whole number such as 4096, 1k, 1K or 25.6k", field=name, value=text)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked of a load; None and "auto" mean: decide for me. Raises `UserError` with the option, its value and the limit."""
+
+    model: str
+    max_model_len: int | None = None
+    threads: int | None = None
+    kv_cache_dtype: str = "auto"
+    block_size: int = 16
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    backend: Backend = "cpu"
+    isa: IsaChoice = "auto"
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("max_model_len", 1, 2**31 - 1), ("threads", 1, 1024), ("block_size", 1, 4096),
+            ("max_num_seqs", 1, 65536), ("max_num_batched_tokens", 1, 2**20),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is None and name in ("max_model_len", "threads"):
+                continue
+            number = parse_count(value, name=name)
+            if not low <= number <= high:
+                raise UserError(f"{name} is {number}, must be from {low} to {high}", field=name, value=number, limit=(low, high))
+            object.__setattr__(self, name, number)
+        _one_of("backend", self.backend, get_args(Backend))
+        _one_of("isa", self.isa, get_args(IsaChoice))
+        _one_of("kv_cache_dtype", self.kv_cache_dtype, tuple(KV_DTYPE_NAMES))
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UserError(f"{name} is {value!r}, must be one of {', '.join(allowed)}", field=name, value=value, limit=allowed)
+
+
+def make_options(model: str, given: dict[str, Any]) -> Options:
+    """`Options` from keyword arguments; an unknown name is refused with the list of those that exist."""
+    known = {f.name for f in dataclasses.fields(Options)}
+    for name in given:
+        if name not in known:
+            remedy = f"options are {', '.join(sorted(known - {'model'}))}"
+            raise UserError(f"unknown option {name!r}", field=name, value=name, remedy=remedy)
+    return Options(model=model, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A resolved load. `blocks[g]` KV blocks of `block_size` tokens for cache group g; `notes` are decisions worth a line."""
+
+    model: str
+    path: str
+    backend: Backend
+    isa: IsaChoice
+    max_model_len: int
+    threads: int
+    kv_dtype: KvDtype
+    block_size: int
+    blocks: tuple[int, ...]
+    kv_bytes: int
+    max_num_seqs: int
+    chunk: int
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """One line per field, for people."""
+        return "\n".join(f"{f.name:>14}: {getattr(self, f.name)}" for f in dataclasses.fields(self))
