@@ -119,7 +119,8 @@ def _logprobs(raw: F32, token: int, k: int) -> tuple[np.float32, TopLogprobs]:
 
     def value(ids: Ids) -> F32:
         exact_values = (raw[ids].astype(np.float64) - float(high)) - float(log_total)
-        return np.asarray(exact_values, np.float32)
+        with np.errstate(over="ignore"):
+            return np.asarray(exact_values, np.float32)
 
     ids = np.flatnonzero(raw > -np.inf).astype(np.int32)
     ids = ids[np.argsort(-raw[ids], kind="stable")[:k]]
