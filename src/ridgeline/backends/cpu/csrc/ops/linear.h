@@ -31,10 +31,10 @@ struct Activations {
   int64_t columns;       // K
   const float* values;   // [T, stride] the float rows themselves (float weight formats read these)
   int64_t stride;        // in floats
+  // Sizes as below; the order inside is the kernels' own (tiles of tokens, see linear_internal.h), except that T = 1 is a plain row.
   int8_t* codes;         // [T, K rounded up to 32], round-to-nearest-even of x / scale, in -127..127; padded columns are 0
-  float* scales;         // [T, groups], amax / 127 (0 when the group is all zero)
-  int32_t* sums;         // [T, groups] sums of the 32 codes
-  // Kernels may define a further layout behind these (tiles of tokens); see quantize.
+  float* scales;         // [T, groups], amax / 127 (0 when the group is all zero, NaN when one is NaN)
+  int32_t* sums;         // [T, groups] sums of codes 0..15 (low 16 bits) and 16..31 (high 16 bits)
 };
 
 int64_t packed_bytes(Encoding encoding, int64_t rows, int64_t columns);
