@@ -118,7 +118,7 @@ def encode_tensor_header(tensor: TensorSpec, offset: int, order: str = "<") -> b
     return head + struct.pack(order + "IQ", tensor.type_number, offset if tensor.offset is None else tensor.offset)
 
 
-def gguf_bytes(metadata: Mapping[str, Any], tensors: Sequence[TensorSpec] = (), layout: Layout = Layout()) -> bytes:  # noqa: B008
+def gguf_bytes(metadata: Mapping[str, Any], tensors: Sequence[TensorSpec] = (), layout: Layout = Layout()) -> bytes:
     """The whole file. `general.alignment` is written when it is not 32 and the metadata does not already say it."""
     order = ">" if layout.big_endian else "<"
     keys = dict(metadata)
@@ -135,7 +135,7 @@ def gguf_bytes(metadata: Mapping[str, Any], tensors: Sequence[TensorSpec] = (), 
     return (_padded(head + infos, layout.alignment) if tensors else head + infos) + body
 
 
-def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Sequence[TensorSpec] = (), layout: Layout = Layout()) -> Path:  # noqa: B008
+def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Sequence[TensorSpec] = (), layout: Layout = Layout()) -> Path:
     path.write_bytes(gguf_bytes(metadata, tensors, layout))
     return path
 
