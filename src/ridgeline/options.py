@@ -25,7 +25,7 @@ def parse_count(text: str | int, *, name: str = "value") -> int:
     """A whole number, as people type it: 4096, 1k (1000), 1K (1024), 25.6k (25600). Raises `UserError` naming the option."""
     if isinstance(text, int) and not isinstance(text, bool):
         return text
-    match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kmgKMG]?)", str(text).strip())
+    match = re.fullmatch(r"(-?[0-9]{1,30}(?:\.[0-9]{1,9})?)([kmgKMG]?)", str(text).strip())
     if match:
         whole, _, fraction = match[1].partition(".")
         scaled: int

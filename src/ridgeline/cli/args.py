@@ -1,0 +1,51 @@
+"""The options that several commands share, with the words that explain them. Knows typer; knows no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from ridgeline.options import Options, make_options, parse_count
+
+
+def count(name: str) -> Callable[[str], int]:
+    return lambda text: parse_count(text, name=name)
+
+
+MODEL_HELP = "Alias (smollm2, gemma3-270m), path of a .gguf file or model folder, or org/repo[:file]."
+LOAD, SAMPLE = "Loading", "Sampling"
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
+MaxModelLen = Annotated[
+    int | None, typer.Option(parser=count("--max-model-len"), metavar="N", help="Longest prompt and answer together, e.g. 4096, 8k. Default: the model's own.")
+]  # fmt: skip
+Threads = Annotated[int | None, typer.Option(parser=count("--threads"), metavar="N", help="Worker threads. Default: CPUs this process may use.")]
+KvCacheDtype = Annotated[str, typer.Option(metavar="DTYPE", help="How keys and values are kept: auto, f32, bf16, f16.")]
+BlockSize = Annotated[int, typer.Option(parser=count("--block-size"), metavar="N", help="Tokens per KV block.")]
+Backend = Annotated[str, typer.Option(metavar="NAME", help="cpu, or reference (numpy: slow, the definition).")]
+Isa = Annotated[str, typer.Option(metavar="NAME", help="Kernels: auto, portable, avx2, avx512.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+
+MaxTokens = Annotated[int | None, typer.Option(parser=count("--max-tokens"), metavar="N", help="Most tokens to generate.")]
+Temperature = Annotated[float, typer.Option(metavar="T", help="0 always takes the likeliest token; higher is more varied.")]
+TopP = Annotated[float, typer.Option(metavar="P", help="Keep the likeliest tokens that together have probability P.")]
+TopK = Annotated[int, typer.Option(parser=count("--top-k"), metavar="K", help="Keep the K likeliest tokens; 0 keeps all.")]
+MinP = Annotated[float, typer.Option(metavar="P", help="Drop tokens below P times the likeliest one's probability.")]
+Seed = Annotated[int | None, typer.Option(parser=count("--seed"), metavar="N", help="Same seed, same words. Default: drawn anew.")]
+Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be given several times.")]
+System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message put before the conversation.")]
+
+
+def load_options(
+    model: str, *, max_model_len: int | None, threads: int | None, kv_cache_dtype: str, block_size: int, backend: str, isa: str, max_num_seqs: int = 1
+) -> Options:
+    """`Options` of a command that serves one person at a time."""
+    return make_options(
+        model,
+        {
+            "max_model_len": max_model_len, "threads": threads, "kv_cache_dtype": kv_cache_dtype, "block_size": block_size,
+            "backend": backend, "isa": isa, "max_num_seqs": max_num_seqs,
+        },
+    )  # fmt: skip

@@ -1,0 +1,124 @@
+"""Options -> Plan, and what the machine offers: counts as people type them, limits with numbers, cgroup files (case PF-01)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ridgeline.engine.machine import cpu_budget, memory_budget
+from ridgeline.engine.resolve import Facts, resolve
+from ridgeline.errors import UserError
+from ridgeline.graph.caches import Cache, Paged
+from ridgeline.options import Options, make_options, parse_count
+
+LAYERS: tuple[Cache, ...] = tuple(Paged(f"l{i}", 2, 64, 64) for i in range(4))
+MIXED: tuple[Cache, ...] = (*LAYERS[:2], Paged("w0", 2, 64, 64, window=64), Paged("w1", 2, 64, 64, window=64))
+TOKEN_BYTES = 4 * 2 * 2 * 64 * 2  # layers, k and v, heads, dim, bf16
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("4096", 4096), ("1k", 1000), ("1K", 1024), ("25.6k", 25600), ("2M", 2**21), (" 7 ", 7), ("-1", -1), (5, 5)]
+)
+def test_counts(text: str | int, value: int) -> None:
+    assert parse_count(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "k", "1.5", "1.0001k", "1e3", "0x10", "1 k", "1kk", "١", "9" * 5000])
+def test_what_is_no_count_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UserError, match=r"--threads is .*whole number"):
+        parse_count(text, name="--threads")
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"threads": 0}, "threads"), ({"block_size": 0}, "block_size"), ({"max_model_len": -5}, "max_model_len"), ({"kv_cache_dtype": "fp3"}, "kv_cache_dtype"),
+        ({"backend": "cuda"}, "backend"), ({"isa": "sse"}, "isa"), ({"max_num_seqs": 0}, "max_num_seqs"), ({"treads": 2}, "treads"),
+    ],
+)  # fmt: skip
+def test_bad_options_name_the_field(given: dict[str, object], field: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make_options("m", given)
+    assert caught.value.field == field and field in str(caught.value)
+    assert str(caught.value.value) in str(caught.value)
+
+
+def facts(memory: int, caches: tuple[Cache, ...] = LAYERS, length: int = 2048) -> Facts:
+    return Facts("/m.gguf", length, caches, cpus=3, memory_bytes=memory)
+
+
+def test_default_length_is_the_models_and_blocks_hold_it() -> None:
+    plan = resolve(Options("m", max_num_seqs=2), facts(1 << 40))
+    assert (plan.max_model_len, plan.threads, plan.kv_dtype, plan.notes) == (2048, 3, "bf16", ())
+    assert plan.blocks == (2 * 2048 // 16,) and plan.kv_bytes == 2 * 2048 * TOKEN_BYTES
+
+
+def test_window_groups_hold_a_window_and_a_chunk() -> None:
+    plan = resolve(Options("m", max_num_seqs=1, max_num_batched_tokens=32), facts(1 << 40, MIXED))
+    assert plan.blocks[0] == 128 and (64 + 32) // 16 <= plan.blocks[1] <= (64 + 32) // 16 + 1
+
+
+def test_too_long_for_memory_is_reduced_with_a_note_or_refused_when_asked() -> None:
+    memory = 2 * 1000 * TOKEN_BYTES
+    plan = resolve(Options("m"), facts(memory))
+    assert 980 <= plan.max_model_len <= 1000 and plan.kv_bytes <= memory // 2
+    assert "2048" in plan.notes[0] and str(plan.max_model_len) in plan.notes[0]
+    with pytest.raises(UserError) as caught:
+        resolve(Options("m", max_model_len=2000), facts(memory))
+    assert "2000" in str(caught.value) and caught.value.limit == plan.max_model_len
+
+
+def test_longer_than_the_model_is_refused() -> None:
+    with pytest.raises(UserError, match=r"4096.*2048"):
+        resolve(Options("m", max_model_len=4096), facts(1 << 40))
+
+
+def test_an_asked_dtype_and_thread_count_win() -> None:
+    plan = resolve(Options("m", kv_cache_dtype="float16", threads=9), facts(1 << 40))
+    assert (plan.kv_dtype, plan.threads) == ("f16", 9) and "max_model_len: 2048" in str(plan)
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct"
+
+
+@pytest.mark.parametrize(
+    ("files", "affinity", "threads"),
+    [
+        ({}, 8, 8),
+        ({}, 2, 2),
+        ({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "400000 100000\n"}, 8, 4),
+        ({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "max 100000\n"}, 8, 8),
+        ({"proc/self/cgroup": "0::/a/b\n", f"{V2}/a/b/cpu.max": "max 100000\n", f"{V2}/a/cpu.max": "300000 100000\n"}, 8, 3),
+        ({"proc/self/cgroup": "0::/a/b\n", f"{V2}/a/b/cpu.max": "200000 100000\n", f"{V2}/a/cpu.max": "300000 100000\n"}, 8, 2),
+        ({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "50000 100000\n"}, 8, 1),
+        ({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "765000 100000\n"}, 16, 7),
+        ({"proc/self/cgroup": "4:cpu,cpuacct:/docker/x\n", f"{V1}/cpu.cfs_quota_us": "250000\n", f"{V1}/cpu.cfs_period_us": "100000\n"}, 8, 2),
+        ({"proc/self/cgroup": "4:cpu,cpuacct:/\n", f"{V1}/cpu.cfs_quota_us": "-1\n", f"{V1}/cpu.cfs_period_us": "100000\n"}, 8, 8),
+        ({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "garbage\n"}, 4, 4),
+        ({"proc/self/cgroup": "nonsense\n"}, 4, 4),
+    ],
+)
+def test_threads_follow_affinity_and_quota(tmp_path: Path, files: dict[str, str], affinity: int, threads: int) -> None:
+    assert cpu_budget(write(tmp_path, files), affinity) == threads
+
+
+def test_memory_is_what_the_tightest_limit_leaves(tmp_path: Path) -> None:
+    files = {
+        "proc/meminfo": "MemTotal: 100 kB\nMemAvailable: 90 kB\n", "proc/self/cgroup": "0::/a\n",
+        f"{V2}/a/memory.max": "61440\n", f"{V2}/a/memory.current": "40960\n", f"{V2}/a/memory.stat": "anon 1\ninactive_file 10240\n",
+    }  # fmt: skip
+    assert memory_budget(write(tmp_path, files)) == 30720
+    write(tmp_path, {f"{V2}/a/memory.max": "max\n"})
+    assert memory_budget(tmp_path) == 90 * 1024
+
+
+def test_this_machine_answers() -> None:
+    assert cpu_budget() >= 1 and memory_budget() > 0
