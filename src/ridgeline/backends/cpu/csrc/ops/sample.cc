@@ -14,20 +14,19 @@
 namespace ridgeline {
 namespace {
 
-constexpr int64_t kPiece = 16384;     // ids per unit of work
-constexpr int64_t kLane = 16;         // ids looked at together
+constexpr int64_t kPiece = 16384;      // ids per unit of work
+constexpr int64_t kLane = 16;          // ids looked at together
+constexpr int64_t kWalk = 64;          // ids drawn together
 constexpr double kGreedyBelow = 1e-5;  // transforms.GREEDY_BELOW
-constexpr int kBuckets = 961;         // of width 1/32 over x in [-30, 0]
+constexpr int kBuckets = 961;          // of width 1/32 over x in [-30, 0]
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-typedef float Lane __attribute__((vector_size(kLane * sizeof(float)), aligned(4), may_alias));
-typedef int32_t LaneMask __attribute__((vector_size(kLane * sizeof(int32_t))));
-
-bool any(const LaneMask& m) {
-  int32_t o = 0;
-  for (int i = 0; i < kLane; i++) o |= m[i];
-  return o != 0;
-}
+// Results are the same bits with or without these clones.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#define RIDGELINE_WIDER __attribute__((target_clones("avx2", "default")))
+#else
+#define RIDGELINE_WIDER
+#endif
 
 // Best of a draw so far: highest score, lowest id among equals.
 struct Best {
@@ -84,7 +83,7 @@ struct Row {
   bool failed = false;
   Mode mode = Mode::kDone;
   float raw_high = kLowest, high = kLowest;
-  int32_t best = -1;  // first of the order
+  int32_t best = -1;                       // first of the order
   float temperature = 1, floor = kLowest;  // x below `floor` is cut by min-p
   uint64_t key = 0;
   bool top_p = false;
@@ -100,18 +99,22 @@ bool is_adjusted(const SampleRequest& q) {
 }
 
 // Highest logit and its first id in [first, last), and whether any is NaN or +inf.
-void scan(const float* l, int64_t first, int64_t last, Piece& out) {
+RIDGELINE_WIDER void scan(const float* l, int64_t first, int64_t last, Piece& out) {
   constexpr int64_t kBlock = 64 * kLane;
   float high = kLowest;
   int64_t at = -1;
-  LaneMask fine = LaneMask{} - 1;
+  int32_t fine[kLane];
+  for (int k = 0; k < kLane; k++) fine[k] = -1;
   for (int64_t i = first; i < last; i += kBlock) {
     int64_t end = std::min(last, i + kBlock), j = i;
-    Lane m = Lane{} + kLowest;
+    float m[kLane];
+    for (int k = 0; k < kLane; k++) m[k] = kLowest;
     for (; j + kLane <= end; j += kLane) {
-      Lane v = *reinterpret_cast<const Lane*>(l + j);
-      m = v > m ? v : m;
-      fine &= v <= FLT_MAX;
+      for (int k = 0; k < kLane; k++) {
+        float v = l[j + k];
+        m[k] = v > m[k] ? v : m[k];
+        fine[k] &= v <= FLT_MAX ? -1 : 0;
+      }
     }
     float block = kLowest;
     for (int k = 0; k < kLane; k++) block = m[k] > block ? m[k] : block;
@@ -121,7 +124,8 @@ void scan(const float* l, int64_t first, int64_t last, Piece& out) {
     }
     if (block > high) high = block, at = i;
   }
-  out.bad = any(~fine);
+  out.bad = false;
+  for (int k = 0; k < kLane; k++) out.bad |= !fine[k];
   out.raw_high = high;
   if (at < 0) return;
   while (l[at] != high) at++;
@@ -197,11 +201,17 @@ void plan_row(Row& row, int64_t vocab) {
   row.hint.store(exact::gumbel(exact::noise_bits(row.key, row.best)), std::memory_order_relaxed);  // x of the best id is 0
 }
 
+RIDGELINE_WIDER bool any_from(const float* l, float floor) {
+  int32_t found = 0;
+  for (int k = 0; k < kLane; k++) found |= l[k] >= floor ? -1 : 0;
+  return found != 0;
+}
+
 void collect(const float* l, int64_t first, int64_t last, TopKeys& out) {
   for (int64_t i = first; i < last; i += kLane) {
     int64_t end = std::min(last, i + kLane);
     float floor = out.floor();
-    if (end - i == kLane && !any(*reinterpret_cast<const Lane*>(l + i) >= floor)) continue;
+    if (end - i == kLane && !any_from(l + i, floor)) continue;
     for (int64_t j = i; j < end; j++) {
       if (l[j] >= floor && l[j] > kLowest) out.push(exact::order_key(l[j], j));
     }
@@ -209,9 +219,12 @@ void collect(const float* l, int64_t first, int64_t last, TopKeys& out) {
   out.cut();
 }
 
-int64_t raw_mass(const Row& row, int64_t first, int64_t last) {
-  int64_t sum = 0;
-  for (int64_t i = first; i < last; i++) sum += exact::weight(row.raw[i] - row.raw_high);
+RIDGELINE_WIDER int64_t mass_of(const float* l, int64_t first, int64_t last, float high) {
+  int64_t sum = 0, i = first;
+  for (; i + kLane <= last; i += kLane) {
+    for (int k = 0; k < kLane; k++) sum += exact::weight(l[i + k] - high);
+  }
+  for (; i < last; i++) sum += exact::weight(l[i] - high);
   return sum;
 }
 
@@ -235,7 +248,7 @@ void measure_buckets(const Row& row, int64_t first, int64_t last, std::vector<in
 void measure(const Row& row, int64_t first, int64_t last, Piece& piece) {
   if (row.failed) return;
   int32_t k = row.request->logprobs;
-  if (k >= 0) piece.raw_mass = raw_mass(row, first, last);
+  if (k >= 0) piece.raw_mass = mass_of(row.raw, first, last, row.raw_high);
   if (k > 0) {
     piece.raw_top.start(k);
     collect(row.raw, first, last, piece.raw_top);
@@ -282,25 +295,53 @@ void raise_hint(Row& row, double score) {
   }
 }
 
+// x of the next 64 ids, -inf behind the end; returns the largest.
+RIDGELINE_WIDER float fill_x(const float* l, int64_t n, float high, float temperature, float* x) {
+  float top[kLane];
+  for (int k = 0; k < kLane; k++) top[k] = kLowest;
+  if (n < kWalk) std::fill(x + n, x + kWalk, kLowest);
+  for (int64_t j = 0; j < n; j++) x[j] = (l[j] - high) / temperature;
+  for (int j = 0; j < kWalk; j += kLane) {
+    for (int k = 0; k < kLane; k++) top[k] = x[j + k] > top[k] ? x[j + k] : top[k];
+  }
+  return *std::max_element(top, top + kLane);
+}
+
+// Whether any of the next 64 ids has noise bits that start with `ones` ones: only those reach gumbel_bound >= ones * log 2.
+RIDGELINE_WIDER bool noise_reaches(uint64_t key, int64_t id, int ones) {
+  uint64_t found = 0;
+  for (int k = 0; k < kWalk; k++) found |= ((~exact::noise_bits(key, id + k) >> (64 - ones)) - 1) >> 63;
+  return found != 0;
+}
+
+// False when none of 64 ids, the best of which has x = `top`, can reach the score `bar`.
+bool may_win(uint64_t key, int64_t id, float top, double bar) {
+  double need = (bar - 1e-6 - top) / 0.69314719 - 1;  // gumbel_bound solved for its count of leading ones
+  if (need > 53) return false;
+  int ones = need < 1 ? 0 : int(need);
+  return ones == 0 || noise_reaches(key, id, ones);
+}
+
 // Draw among the ids that are kept for sure; collect those of the bucket that top-p cuts.
 void walk(Row& row, int64_t first, int64_t last, Piece& piece) {
   double bar = row.hint.load(std::memory_order_relaxed);
-  float x[kLane];
-  for (int64_t i = first; i < last; i += kLane) {
-    int64_t n = std::min(kLane, last - i);
-    for (int64_t j = 0; j < n; j++) x[j] = row.x(row.values[i + j]);
+  // Lowest x that top-p keeps, and the lowest that it keeps for sure.
+  float kept = row.top_p ? float(row.end_bucket + 1) * -1.0f / 32 : kLowest;
+  float sure = row.top_p ? float(row.end_bucket) * -1.0f / 32 : kLowest;
+  float x[kWalk];
+  for (int64_t i = first; i < last; i += kWalk) {
+    int64_t n = std::min(kWalk, last - i);
+    float top = fill_x(row.values + i, n, row.high, row.temperature, x);
+    if (top < kept || top < row.floor) continue;
+    bool hopeless = top == kLowest || !may_win(row.key, i, top, bar);
+    if (hopeless && !row.top_p) continue;
     for (int64_t j = 0; j < n; j++) {
-      if (row.values[i + j] == kLowest) continue;
-      if (row.top_p) {
-        if (x[j] < exact::kWeightCutoff) continue;
-        int bucket = bucket_of(x[j]);
-        if (bucket > row.end_bucket) continue;
-        if (bucket == row.end_bucket) {
-          piece.top.keys.push_back(exact::order_key(row.values[i + j], i + j));
-          continue;
-        }
+      if (x[j] < kept || row.values[i + j] == kLowest) continue;
+      bool whole = !row.top_p || (x[j] > sure && x[j] >= exact::kWeightCutoff);
+      if (whole && !hopeless) try_id(row, int32_t(i + j), x[j], bar, piece.best);
+      if (!whole && x[j] >= exact::kWeightCutoff && bucket_of(x[j]) == row.end_bucket) {
+        piece.top.keys.push_back(exact::order_key(row.values[i + j], i + j));
       }
-      try_id(row, int32_t(i + j), x[j], bar, piece.best);
     }
   }
   raise_hint(row, piece.best.score);

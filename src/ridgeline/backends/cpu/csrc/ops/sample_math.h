@@ -20,19 +20,24 @@ inline To bits_as(From from) {
 
 // round(exp(x) * 2^43) for x <= 0, 0 below the cutoff. Branch-free, so that loops over it become SIMD.
 inline int64_t weight(float x) {
-  constexpr float kC[8] = {float(1.0 / 5040), float(1.0 / 720), float(1.0 / 120), float(1.0 / 24), float(1.0 / 6), 0.5f, 1.0f, 1.0f};
   constexpr float kRound = 12582912.0f;
-  bool inside = x >= kWeightCutoff;
-  float y = inside ? x : 0.0f;
+  // A mask from the sign of x - cutoff: a comparison here would make GCC branch.
+  uint32_t inside = ~uint32_t(bits_as<int32_t>(x - kWeightCutoff) >> 31);
+  float y = bits_as<float>(bits_as<uint32_t>(x) & inside);
   float shifted = y * 1.4426950408889634f + kRound;
   float n = shifted - kRound;
   float r = (y - n * 0.693359375f) - n * -2.12194440054690583e-4f;
-  float p = kC[0];
-  for (int i = 1; i < 8; i++) p = p * r + kC[i];
+  float p = float(1.0 / 5040) * r + float(1.0 / 720);
+  p = p * r + float(1.0 / 120);
+  p = p * r + float(1.0 / 24);
+  p = p * r + float(1.0 / 6);
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
   // The low bits of `shifted` hold n as an integer.
-  int32_t exponent = bits_as<int32_t>(shifted) - bits_as<int32_t>(kRound);
-  float e = bits_as<float>(bits_as<int32_t>(p) + exponent * (1 << 23));
-  double scaled = inside ? double(e) * double(int64_t{1} << kWeightBits) : 0.0;
+  uint32_t exponent = bits_as<uint32_t>(shifted) - bits_as<uint32_t>(kRound);
+  float e = bits_as<float>((bits_as<uint32_t>(p) + (exponent << 23)) & inside);
+  double scaled = double(e) * double(int64_t{1} << kWeightBits);
   constexpr double kRound52 = 4503599627370496.0;  // adding 2^52 rounds to an integer, half to even
   return bits_as<int64_t>(scaled + kRound52) - bits_as<int64_t>(kRound52);
 }
