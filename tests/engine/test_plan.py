@@ -33,8 +33,8 @@ def test_what_is_no_count_is_refused_by_name(text: str) -> None:
 @pytest.mark.parametrize(
     ("given", "field"),
     [
-        ({"threads": 0}, "threads"), ({"block_size": 0}, "block_size"), ({"max_model_len": -5}, "max_model_len"), ({"kv_cache_dtype": "fp3"}, "kv_cache_dtype"),
-        ({"backend": "cuda"}, "backend"), ({"isa": "sse"}, "isa"), ({"max_num_seqs": 0}, "max_num_seqs"), ({"treads": 2}, "treads"),
+        ({"threads": 0}, "threads"), ({"block_size": 0}, "block_size"), ({"max_model_len": -5}, "max_model_len"),
+        ({"kv_cache_dtype": "fp3"}, "kv_cache_dtype"), ({"backend": "cuda"}, "backend"), ({"isa": "sse"}, "isa"), ({"max_num_seqs": 0}, "max_num_seqs"), ({"treads": 2}, "treads"),
     ],
 )  # fmt: skip
 def test_bad_options_name_the_field(given: dict[str, object], field: str) -> None:
@@ -89,6 +89,11 @@ def write(root: Path, files: dict[str, str]) -> Path:
 V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct"
 
 
+def v1(path: str, quota: int) -> dict[str, str]:
+    period = {f"{V1}/cpu.cfs_period_us": "100000\n"}
+    return {"proc/self/cgroup": f"4:cpu,cpuacct:{path}\n", f"{V1}/cpu.cfs_quota_us": f"{quota}\n", **period}
+
+
 @pytest.mark.parametrize(
     ("files", "affinity", "threads"),
     [
@@ -100,8 +105,8 @@ V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct"
         ({"proc/self/cgroup": "0::/a/b\n", f"{V2}/a/b/cpu.max": "200000 100000\n", f"{V2}/a/cpu.max": "300000 100000\n"}, 8, 2),
         ({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "50000 100000\n"}, 8, 1),
         ({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "765000 100000\n"}, 16, 7),
-        ({"proc/self/cgroup": "4:cpu,cpuacct:/docker/x\n", f"{V1}/cpu.cfs_quota_us": "250000\n", f"{V1}/cpu.cfs_period_us": "100000\n"}, 8, 2),
-        ({"proc/self/cgroup": "4:cpu,cpuacct:/\n", f"{V1}/cpu.cfs_quota_us": "-1\n", f"{V1}/cpu.cfs_period_us": "100000\n"}, 8, 8),
+        (v1("/docker/x", 250000), 8, 2),
+        (v1("/", -1), 8, 8),
         ({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "garbage\n"}, 4, 4),
         ({"proc/self/cgroup": "nonsense\n"}, 4, 4),
     ],

@@ -81,8 +81,9 @@ def run(
     from ridgeline.types import SamplingParams
 
     params = SamplingParams(
-        max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, stop=tuple(stop or ()), ignore_eos=ignore_eos
-    )
+        max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,
+        stop=tuple(stop or ()), ignore_eos=ignore_eos,
+    )  # fmt: skip
     options = args.load_options(
         model, max_model_len=max_model_len, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend=backend, isa=isa
     )

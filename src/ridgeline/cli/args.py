@@ -15,13 +15,12 @@ def count(name: str) -> Callable[[str], int]:
 
 
 MODEL_HELP = "Alias (smollm2, gemma3-270m), path of a .gguf file or model folder, or org/repo[:file]."
-LOAD, SAMPLE = "Loading", "Sampling"
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
-MaxModelLen = Annotated[
-    int | None, typer.Option(parser=count("--max-model-len"), metavar="N", help="Longest prompt and answer together, e.g. 4096, 8k. Default: the model's own.")
-]  # fmt: skip
-Threads = Annotated[int | None, typer.Option(parser=count("--threads"), metavar="N", help="Worker threads. Default: CPUs this process may use.")]
+_LENGTH_HELP = "Longest prompt and answer together, e.g. 4096, 8k. Default: the model's own."
+_THREADS_HELP = "Worker threads. Default: CPUs this process may use."
+MaxModelLen = Annotated[int | None, typer.Option(parser=count("--max-model-len"), metavar="N", help=_LENGTH_HELP)]
+Threads = Annotated[int | None, typer.Option(parser=count("--threads"), metavar="N", help=_THREADS_HELP)]
 KvCacheDtype = Annotated[str, typer.Option(metavar="DTYPE", help="How keys and values are kept: auto, f32, bf16, f16.")]
 BlockSize = Annotated[int, typer.Option(parser=count("--block-size"), metavar="N", help="Tokens per KV block.")]
 Backend = Annotated[str, typer.Option(metavar="NAME", help="cpu, or reference (numpy: slow, the definition).")]
@@ -39,13 +38,13 @@ System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message
 
 
 def load_options(
-    model: str, *, max_model_len: int | None, threads: int | None, kv_cache_dtype: str, block_size: int, backend: str, isa: str, max_num_seqs: int = 1
+    model: str, *, max_model_len: int | None, threads: int | None, kv_cache_dtype: str, block_size: int, backend: str, isa: str
 ) -> Options:
-    """`Options` of a command that serves one person at a time."""
+    """`Options` of a command that serves one person: one sequence at a time."""
     return make_options(
         model,
         {
             "max_model_len": max_model_len, "threads": threads, "kv_cache_dtype": kv_cache_dtype, "block_size": block_size,
-            "backend": backend, "isa": isa, "max_num_seqs": max_num_seqs,
+            "backend": backend, "isa": isa, "max_num_seqs": 1,
         },
     )  # fmt: skip

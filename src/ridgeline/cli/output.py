@@ -47,7 +47,8 @@ def error_document(error: Exception) -> dict[str, Any]:
         return {"message": error_line(error), "type": type(error).__name__}
     limit = error.limit if isinstance(error.limit, int | float | str | list | tuple | None) else str(error.limit)
     value = error.value if isinstance(error.value, int | float | str | None) else str(error.value)
-    return {"message": str(error), "type": type(error).__name__, "field": error.field, "value": value, "limit": limit, "remedy": error.remedy}
+    found = {"field": error.field, "value": value, "limit": limit, "remedy": error.remedy}
+    return {"message": str(error), "type": type(error).__name__, **found}
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:
