@@ -183,7 +183,8 @@ class Softcap:
 
 
 Op = (
-    Embed | RmsNorm | Linear | LinearGroup | Rope | CacheWrite | Attend | Add | AddNorm | Activation | GatedActivation | Mul | Scale | SelectRows | Softcap
+    Embed | RmsNorm | Linear | LinearGroup | Rope | CacheWrite | Attend | Add | AddNorm | Activation | GatedActivation | Mul | Scale
+    | SelectRows | Softcap
 )  # fmt: skip
 
 
