@@ -4,29 +4,25 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cfloat>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
+#include "ops/sample_adjust.h"
+#include "ops/sample_lanes.h"
 #include "ops/sample_math.h"
 
 namespace ridgeline {
 namespace {
 
+using lanes::kLane;
+using lanes::kLowest;
+using lanes::kWalk;
+
 constexpr int64_t kPiece = 16384;      // ids per unit of work
-constexpr int64_t kLane = 16;          // ids looked at together
-constexpr int64_t kWalk = 64;          // ids drawn together
 constexpr double kGreedyBelow = 1e-5;  // transforms.GREEDY_BELOW
 constexpr int kBuckets = 961;          // of width 1/32 over x in [-30, 0]
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
-
-// Results are the same bits with or without these clones.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define RIDGELINE_WIDER __attribute__((target_clones("avx2", "default")))
-#else
-#define RIDGELINE_WIDER
-#endif
 
 // Best of a draw so far: highest score, lowest id among equals.
 struct Best {
@@ -63,9 +59,7 @@ class TopKeys {
 
 // What one piece of one row found.
 struct Piece {
-  bool bad = false;
-  float raw_high = kLowest;
-  int32_t raw_best = -1;
+  lanes::Scan scan;
   int64_t raw_mass = 0;  // softmax of the raw logits
   TopKeys raw_top;       // for logprobs
   TopKeys top;           // for top-k, or the keys of the bucket where top-p ends
@@ -94,94 +88,11 @@ struct Row {
   float x(float logit) const { return (logit - high) / temperature; }
 };
 
-bool is_adjusted(const SampleRequest& q) {
-  return q.allowed || q.bias_count > 0 || q.repetition_penalty != 1.0 || q.frequency_penalty != 0.0 || q.presence_penalty != 0.0;
-}
-
-// Highest logit and its first id in [first, last), and whether any is NaN or +inf.
-RIDGELINE_WIDER void scan(const float* l, int64_t first, int64_t last, Piece& out) {
-  constexpr int64_t kBlock = 64 * kLane;
-  float high = kLowest;
-  int64_t at = -1;
-  int32_t fine[kLane];
-  for (int k = 0; k < kLane; k++) fine[k] = -1;
-  for (int64_t i = first; i < last; i += kBlock) {
-    int64_t end = std::min(last, i + kBlock), j = i;
-    float m[kLane];
-    for (int k = 0; k < kLane; k++) m[k] = kLowest;
-    for (; j + kLane <= end; j += kLane) {
-      for (int k = 0; k < kLane; k++) {
-        float v = l[j + k];
-        m[k] = v > m[k] ? v : m[k];
-        fine[k] &= v <= FLT_MAX ? -1 : 0;
-      }
-    }
-    float block = kLowest;
-    for (int k = 0; k < kLane; k++) block = m[k] > block ? m[k] : block;
-    for (; j < end; j++) {
-      block = l[j] > block ? l[j] : block;
-      fine[0] &= l[j] <= FLT_MAX ? -1 : 0;
-    }
-    if (block > high) high = block, at = i;
-  }
-  out.bad = false;
-  for (int k = 0; k < kLane; k++) out.bad |= !fine[k];
-  out.raw_high = high;
-  if (at < 0) return;
-  while (l[at] != high) at++;
-  out.raw_best = int32_t(at);
-}
-
-void count_ids(const int32_t* ids, int64_t n, int64_t vocab, int32_t* counts) {
-  for (int64_t i = 0; i < n; i++) {
-    if (ids[i] >= 0 && ids[i] < vocab) counts[ids[i]]++;
-  }
-}
-
-void penalize(const SampleRequest& q, int64_t vocab, float* l) {
-  std::vector<int32_t> output(vocab, 0);
-  count_ids(q.output_ids, q.output_count, vocab, output.data());
-  if (q.repetition_penalty != 1.0) {
-    std::vector<int32_t> prompt(vocab, 0);
-    count_ids(q.prompt_ids, q.prompt_count, vocab, prompt.data());
-    float factor = std::max(float(q.repetition_penalty), FLT_MIN);
-    for (int64_t i = 0; i < vocab; i++) {
-      if (prompt[i] | output[i]) l[i] = std::min(l[i] > 0 ? l[i] / factor : l[i] * factor, FLT_MAX);
-    }
-  }
-  if (q.frequency_penalty == 0.0 && q.presence_penalty == 0.0) return;
-  float frequency = float(q.frequency_penalty), presence = float(q.presence_penalty);
-  for (int64_t i = 0; i < vocab; i++) {
-    if (output[i] > 0) l[i] = std::min((l[i] - frequency * float(output[i])) - presence, FLT_MAX);
-  }
-}
-
-// Mask, bias, penalties (transforms.adjusted).
-void adjust(Row& row, int64_t vocab) {
-  const SampleRequest& q = *row.request;
+void apply_adjustments(Row& row, int64_t vocab) {
   row.own.assign(row.raw, row.raw + vocab);
-  float* l = row.own.data();
-  if (q.allowed) {
-    for (int64_t word = 0; word * 32 < vocab; word++) {
-      uint32_t bits = word < q.allowed_words ? q.allowed[word] : 0;
-      int64_t end = std::min<int64_t>(32, vocab - word * 32);
-      for (int64_t b = 0; b < end && bits != 0xFFFFFFFFu; b++) {
-        if (!((bits >> b) & 1)) l[word * 32 + b] = kLowest;
-      }
-    }
-  }
-  for (int64_t i = 0; i < q.bias_count; i++) {
-    int32_t id = q.bias_ids[i];
-    if (id >= 0 && id < vocab) l[id] += q.bias_values[i];
-  }
-  for (int64_t i = 0; i < q.bias_count; i++) {
-    int32_t id = q.bias_ids[i];
-    if (id >= 0 && id < vocab) l[id] = std::min(l[id], FLT_MAX);
-  }
-  if (q.repetition_penalty != 1.0 || q.frequency_penalty != 0.0 || q.presence_penalty != 0.0) penalize(q, vocab, l);
-  Piece found;
-  scan(l, 0, vocab, found);
-  row.values = l, row.high = found.raw_high, row.best = found.raw_best;
+  adjust(*row.request, vocab, row.own.data());
+  lanes::Scan found = lanes::scan(row.own.data(), 0, vocab);
+  row.values = row.own.data(), row.high = found.high, row.best = found.best;
 }
 
 // Decide what is left to do for a row whose best id is known.
@@ -201,17 +112,11 @@ void plan_row(Row& row, int64_t vocab) {
   row.hint.store(exact::gumbel(exact::noise_bits(row.key, row.best)), std::memory_order_relaxed);  // x of the best id is 0
 }
 
-RIDGELINE_WIDER bool any_from(const float* l, float floor) {
-  int32_t found = 0;
-  for (int k = 0; k < kLane; k++) found |= l[k] >= floor ? -1 : 0;
-  return found != 0;
-}
-
 void collect(const float* l, int64_t first, int64_t last, TopKeys& out) {
   for (int64_t i = first; i < last; i += kLane) {
     int64_t end = std::min(last, i + kLane);
     float floor = out.floor();
-    if (end - i == kLane && !any_from(l + i, floor)) continue;
+    if (end - i == kLane && !lanes::any_from(l + i, floor)) continue;
     for (int64_t j = i; j < end; j++) {
       if (l[j] >= floor && l[j] > kLowest) out.push(exact::order_key(l[j], j));
     }
@@ -219,26 +124,16 @@ void collect(const float* l, int64_t first, int64_t last, TopKeys& out) {
   out.cut();
 }
 
-RIDGELINE_WIDER int64_t mass_of(const float* l, int64_t first, int64_t last, float high) {
-  int64_t sum = 0, i = first;
-  for (; i + kLane <= last; i += kLane) {
-    for (int k = 0; k < kLane; k++) sum += exact::weight(l[i + k] - high);
-  }
-  for (; i < last; i++) sum += exact::weight(l[i] - high);
-  return sum;
-}
-
 int bucket_of(float x) { return int(x * -32.0f); }  // x in [-30, 0]
 
 void measure_buckets(const Row& row, int64_t first, int64_t last, std::vector<int64_t>& mass) {
   mass.assign(kBuckets, 0);
-  float x[kLane];
-  int64_t w[kLane];
-  for (int64_t i = first; i < last; i += kLane) {
-    int64_t n = std::min(kLane, last - i);
-    for (int64_t j = 0; j < n; j++) x[j] = row.x(row.values[i + j]);
-    for (int64_t j = n; j < kLane; j++) x[j] = kLowest;
-    for (int j = 0; j < kLane; j++) w[j] = exact::weight(x[j]);
+  float x[kWalk];
+  int64_t w[kWalk];
+  for (int64_t i = first; i < last; i += kWalk) {
+    int64_t n = std::min(kWalk, last - i);
+    lanes::fill_x(row.values + i, n, row.high, row.temperature, x);
+    lanes::weights(x, w);
     for (int64_t j = 0; j < n; j++) {
       if (w[j]) mass[bucket_of(x[j])] += w[j];
     }
@@ -248,7 +143,7 @@ void measure_buckets(const Row& row, int64_t first, int64_t last, std::vector<in
 void measure(const Row& row, int64_t first, int64_t last, Piece& piece) {
   if (row.failed) return;
   int32_t k = row.request->logprobs;
-  if (k >= 0) piece.raw_mass = mass_of(row.raw, first, last, row.raw_high);
+  if (k >= 0) piece.raw_mass = lanes::mass_of(row.raw, first, last, row.raw_high);
   if (k > 0) {
     piece.raw_top.start(k);
     collect(row.raw, first, last, piece.raw_top);
@@ -295,31 +190,12 @@ void raise_hint(Row& row, double score) {
   }
 }
 
-// x of the next 64 ids, -inf behind the end; returns the largest.
-RIDGELINE_WIDER float fill_x(const float* l, int64_t n, float high, float temperature, float* x) {
-  float top[kLane];
-  for (int k = 0; k < kLane; k++) top[k] = kLowest;
-  if (n < kWalk) std::fill(x + n, x + kWalk, kLowest);
-  for (int64_t j = 0; j < n; j++) x[j] = (l[j] - high) / temperature;
-  for (int j = 0; j < kWalk; j += kLane) {
-    for (int k = 0; k < kLane; k++) top[k] = x[j + k] > top[k] ? x[j + k] : top[k];
-  }
-  return *std::max_element(top, top + kLane);
-}
-
-// Whether any of the next 64 ids has noise bits that start with `ones` ones: only those reach gumbel_bound >= ones * log 2.
-RIDGELINE_WIDER bool noise_reaches(uint64_t key, int64_t id, int ones) {
-  uint64_t found = 0;
-  for (int k = 0; k < kWalk; k++) found |= ((~exact::noise_bits(key, id + k) >> (64 - ones)) - 1) >> 63;
-  return found != 0;
-}
-
 // False when none of 64 ids, the best of which has x = `top`, can reach the score `bar`.
 bool may_win(uint64_t key, int64_t id, float top, double bar) {
   double need = (bar - 1e-6 - top) / 0.69314719 - 1;  // gumbel_bound solved for its count of leading ones
   if (need > 53) return false;
   int ones = need < 1 ? 0 : int(need);
-  return ones == 0 || noise_reaches(key, id, ones);
+  return ones == 0 || lanes::noise_reaches(key, id, ones);
 }
 
 // Draw among the ids that are kept for sure; collect those of the bucket that top-p cuts.
@@ -331,7 +207,7 @@ void walk(Row& row, int64_t first, int64_t last, Piece& piece) {
   float x[kWalk];
   for (int64_t i = first; i < last; i += kWalk) {
     int64_t n = std::min(kWalk, last - i);
-    float top = fill_x(row.values + i, n, row.high, row.temperature, x);
+    float top = lanes::fill_x(row.values + i, n, row.high, row.temperature, x);
     if (top < kept || top < row.floor) continue;
     bool hopeless = top == kLowest || !may_win(row.key, i, top, bar);
     if (hopeless && !row.top_p) continue;
@@ -418,9 +294,10 @@ void finish(Row& row, Piece* pieces, int64_t count, SampleResult& out) {
 // The row's best id from its scanned pieces, in order: the first of the highest.
 void merge_scan(Row& row, const Piece* pieces, int64_t count) {
   for (int64_t p = 0; p < count; p++) {
-    row.failed |= pieces[p].bad;
-    if (pieces[p].raw_best >= 0 && (row.best < 0 || pieces[p].raw_high > row.raw_high)) {
-      row.raw_high = pieces[p].raw_high, row.best = pieces[p].raw_best;
+    const lanes::Scan& found = pieces[p].scan;
+    row.failed |= found.bad;
+    if (found.best >= 0 && (row.best < 0 || found.high > row.raw_high)) {
+      row.raw_high = found.high, row.best = found.best;
     }
   }
   row.values = row.raw, row.high = row.raw_high;
@@ -445,13 +322,13 @@ void sample(ThreadPool& pool, const float* logits, int64_t rows, int64_t stride,
     work[i].raw = logits + (work[i].failed ? 0 : requests[i].row) * stride;
   }
   sweep([&](Row& row, int64_t first, int64_t last, Piece& piece) {
-    if (!row.failed) scan(row.raw, first, last, piece);
+    if (!row.failed) piece.scan = lanes::scan(row.raw, first, last);
   });
   pool.parallel(n, [&](int64_t i, int) {
     Row& row = work[i];
     if (row.failed) return;
     merge_scan(row, &pieces[i * per_row], per_row);
-    if (!row.failed && is_adjusted(*row.request)) adjust(row, vocab);
+    if (!row.failed && is_adjusted(*row.request)) apply_adjustments(row, vocab);
     if (!row.failed) plan_row(row, vocab);
   });
   bool measured = false, walked = false;
