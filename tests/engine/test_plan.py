@@ -34,7 +34,8 @@ def test_what_is_no_count_is_refused_by_name(text: str) -> None:
     ("given", "field"),
     [
         ({"threads": 0}, "threads"), ({"block_size": 0}, "block_size"), ({"max_model_len": -5}, "max_model_len"),
-        ({"kv_cache_dtype": "fp3"}, "kv_cache_dtype"), ({"backend": "cuda"}, "backend"), ({"isa": "sse"}, "isa"), ({"max_num_seqs": 0}, "max_num_seqs"), ({"treads": 2}, "treads"),
+        ({"kv_cache_dtype": "fp3"}, "kv_cache_dtype"), ({"backend": "cuda"}, "backend"),
+        ({"isa": "sse"}, "isa"), ({"max_num_seqs": 0}, "max_num_seqs"), ({"treads": 2}, "treads"),
     ],
 )  # fmt: skip
 def test_bad_options_name_the_field(given: dict[str, object], field: str) -> None:
