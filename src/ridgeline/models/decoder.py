@@ -45,13 +45,15 @@ def check_layers(name: str, sizes: Sizes, layers: tuple[Layer, ...]) -> None:
             )  # fmt: skip
 
 
-def model_length(asked: int | None, trained: int) -> int:
-    """The maximum model length: what was asked, else what the model was trained for. Raises `UserError` beyond that."""
+def model_length(asked: int | None, trained: int, reach: int | None = None) -> int:
+    """The maximum model length: what was asked, else what the model was trained for. `reach` is how far its RoPE scaling goes
+    (default: trained). Raises `UserError` beyond that."""
+    limit = max(trained, reach or 0)
     if asked is None:
         return trained
-    if not 1 <= asked <= trained:
+    if not 1 <= asked <= limit:
         raise UserError(
-            f"max-model-len is {asked}, the model allows 1 to {trained}",
-            field="max_model_len", value=asked, limit=trained, remedy=f"use --max-model-len {trained} or less",
+            f"max-model-len is {asked}, the model allows 1 to {limit}",
+            field="max_model_len", value=asked, limit=limit, remedy=f"use --max-model-len {limit} or less",
         )  # fmt: skip
     return asked

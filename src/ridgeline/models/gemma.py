@@ -115,7 +115,8 @@ def gemma3_from_hf(facts: Facts, store: Store, max_model_len: int | None) -> Gem
 
 def _hf_shape(facts: Facts, store: Store, max_model_len: int | None) -> hf_keys.Shape:
     shape = hf_keys.read_shape(facts, store, max_model_len, acts=ACTS, act_key="hidden_activation", head_dim=256)
-    facts.must_be("hidden_act", *ACTS)
+    facts.must_be("hidden_act", *ACTS, "gelu")  # transformers reads hidden_activation and leaves this one alone
+    facts.must_be("sliding_window_size", facts.values.get("sliding_window"))
     facts.must_be("attention_bias", False)
     facts.must_be("use_bidirectional_attention", False)
     return shape
@@ -144,11 +145,13 @@ def _gemma3_rotaries(facts: Facts, sizes: Sizes) -> tuple[Rotary, Rotary]:
     return pair
 
 
-def _gguf_layers(shape: gguf_keys.Shape, window: int | None, pattern: int, local: Rotary, everywhere: Rotary) -> tuple[Layer, ...]:
-    """Every `pattern`-th layer is global."""
-    slides = [window is not None and (i + 1) % pattern != 0 for i in range(len(shape.per_layer))]
+def _gguf_layers(
+    facts: Facts, shape: gguf_keys.Shape, window: int | None, every: int, local: Rotary, everywhere: Rotary
+) -> tuple[Layer, ...]:
+    """Every `every`-th layer is global, all are without a window."""
+    slides = gguf_keys.slides(facts, len(shape.per_layer), every)
     return tuple(
-        Layer(h, k, f, local if slide else everywhere, window if slide else None)
+        Layer(h, k, f, local if slide and window else everywhere, window if slide else None)
         for slide, (h, k, f) in zip(slides, shape.per_layer, strict=True)
     )  # fmt: skip
 
@@ -164,7 +167,7 @@ def gemma2_from_gguf(facts: Facts, store: Store, max_model_len: int | None) -> G
     rot = gguf_rotary(facts, store, shape.sizes.head_dim, shape.sizes.context_len, shape.sizes.max_model_len)
     facts.must_be("rope.dimension_count", shape.sizes.head_dim)
     window = facts.whole("attention.sliding_window", 4096, low=0) or None
-    layers = _gguf_layers(shape, window, facts.whole("attention.sliding_window_pattern", 2), rot, rot)
+    layers = _gguf_layers(facts, shape, window, 2, rot, rot)
     return GemmaConfig(
         "gemma2", shape.sizes, layers, gguf_keys.tied(store), _gguf_query_scale(shape, 46),
         _cap(facts, "attn_logit_softcapping", 50.0), _cap(facts, "final_logit_softcapping", 30.0),
@@ -177,7 +180,7 @@ def gemma3_from_gguf(facts: Facts, store: Store, max_model_len: int | None) -> G
     everywhere = gguf_rotary(facts, store, sizes.head_dim, sizes.context_len, sizes.max_model_len, GLOBAL_THETA)
     local = rotary(frequencies(sizes.head_dim, facts.real("rope.freq_base_swa", LOCAL_THETA)))
     facts.must_be("rope.dimension_count", sizes.head_dim)
-    layers = _gguf_layers(shape, gguf_keys.window(facts), facts.whole("attention.sliding_window_pattern", 6), local, everywhere)
+    layers = _gguf_layers(facts, shape, gguf_keys.window(facts), 6, local, everywhere)
     return GemmaConfig(
         "gemma3", sizes, layers, gguf_keys.tied(store), _gguf_query_scale(shape, 62),
         None, _cap(facts, "final_logit_softcapping", None), qk_norm=True,

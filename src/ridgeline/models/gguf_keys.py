@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ridgeline.models.decoder import Sizes, model_length
 from ridgeline.models.facts import Facts
+from ridgeline.models.scaling import gguf_reach
 from ridgeline.models.store import Store
 
 MAX_LAYERS = 1024
@@ -40,7 +41,7 @@ def read_shape(facts: Facts, store: Store, max_model_len: int | None) -> Shape:
     context = facts.whole("context_length")
     sizes = Sizes(
         vocab=store.shape("token_embd.weight", 2)[0], dim=dim, head_dim=head_dim, v_dim=facts.whole("attention.value_length", head_dim),
-        eps=facts.real("attention.layer_norm_rms_epsilon"), context_len=context, max_model_len=model_length(max_model_len, context),
+        eps=facts.real("attention.layer_norm_rms_epsilon"), context_len=context, max_model_len=model_length(max_model_len, context, gguf_reach(facts, context)),
     )  # fmt: skip
     return Shape(sizes, tuple(zip(heads, kv_heads, facts.per_layer("feed_forward_length", layers), strict=True)))
 
@@ -49,6 +50,18 @@ def window(facts: Facts) -> int | None:
     """The sliding window, None when absent or 0 (how some converters write "none")."""
     value = facts.whole("attention.sliding_window", 0, low=0) if facts.has("attention.sliding_window") else 0
     return value or None
+
+
+def slides(facts: Facts, layers: int, every: int) -> tuple[bool, ...]:
+    """Which layers have the window: all but each `every`-th, or what attention.sliding_window_pattern says (a number, or one flag a layer)."""
+    pattern = facts.get("attention.sliding_window_pattern")
+    if pattern is None or isinstance(pattern, int):
+        every = facts.whole("attention.sliding_window_pattern", every)
+        return tuple((i + 1) % every != 0 for i in range(layers))
+    flags = list(pattern) if hasattr(pattern, "__len__") else []
+    if len(flags) != layers or any(not isinstance(f, bool) for f in flags):
+        raise facts.bad("attention.sliding_window_pattern", flags or pattern, f"a whole number or {layers} flags")
+    return tuple(flags)
 
 
 def tied(store: Store) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+
+import numpy as np
 
 from ridgeline.errors import FileFormatError
 from ridgeline.formats.names import HUGGING_FACE_DERIVED
 from ridgeline.models.decoder import Sizes, model_length
 from ridgeline.models.facts import Facts
+from ridgeline.models.scaling import hf_reach
 from ridgeline.models.store import Store
 
+LOG = logging.getLogger(__name__)
 SILU = ("silu", "swish")
 MAX_LAYERS = 1024
 # Keys that change no number of the forward pass at inference.
@@ -58,7 +63,7 @@ def read_shape(
     context = facts.whole("max_position_embeddings")
     sizes = Sizes(
         vocab=facts.whole("vocab_size"), dim=dim, head_dim=head_dim, v_dim=head_dim, eps=facts.real("rms_norm_eps", 1e-6),
-        context_len=context, max_model_len=model_length(max_model_len, context),
+        context_len=context, max_model_len=model_length(max_model_len, context, hf_reach(facts, context)),
     )  # fmt: skip
     name = facts.values.get("model_type")
     return Shape(
@@ -68,14 +73,19 @@ def read_shape(
 
 
 def tied(facts: Facts, store: Store, default: bool) -> bool:
-    """Whether the head is the embedding. Untied without a head is refused; tied with a head in the file uses the embedding, as
-    `transformers` does, and the head is left unread."""
+    """Whether the head is the embedding. Untied without a head is refused. Tied with another head in the file: the file's head is
+    used, with a warning, as `transformers` 5 does; an equal copy is left unread, so that memory holds it once."""
     answer = facts.flag("tie_word_embeddings", default)
     if not answer and not store.has("lm_head.weight"):
         raise FileFormatError(
             f"{store.origin}: tensor lm_head.weight is missing and tie_word_embeddings is false", field="lm_head.weight",
             remedy="the checkpoint is incomplete, or its config should say tie_word_embeddings: true",
         )  # fmt: skip
+    if answer and store.has("lm_head.weight") and store.has("model.embed_tokens.weight"):
+        head, embed = store.tensors["lm_head.weight"], store.tensors["model.embed_tokens.weight"]
+        if head.encoding != embed.encoding or not np.array_equal(head.data, embed.data):
+            LOG.warning("%s: tie_word_embeddings is true but lm_head.weight differs from the embedding: the head is used", store.origin)
+            return False
     if answer:
         store.ignore(("lm_head.weight",))
     return answer
@@ -86,7 +96,8 @@ def windows(facts: Facts, layers: int, slides: Callable[[int], bool], switch: st
     kinds = facts.get("layer_types")
     window = facts.whole("sliding_window") if facts.has("sliding_window") else None
     facts.ignore(("sliding_window",))
-    on = window is not None and (switch is None or facts.flag(switch, False))
+    allowed = facts.flag(switch, False) if switch is not None else True
+    on = window is not None and allowed
     if kinds is None:
         return tuple(window if on and slides(i) else None for i in range(layers))
     if not isinstance(kinds, list) or len(kinds) != layers or any(k not in ("full_attention", "sliding_attention") for k in kinds):

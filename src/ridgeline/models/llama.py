@@ -94,6 +94,7 @@ def smollm3_from_hf(facts: Facts, store: Store, max_model_len: int | None) -> Ll
     """SmolLM3: every fourth layer has no RoPE (`no_rope_layers` holds 1 for layers that rotate)."""
     shape = hf_keys.read_shape(facts, store, max_model_len, acts=hf_keys.SILU)
     facts.must_be("mlp_bias", False)
+    facts.ignore(("max_window_layers",))
     rotary = hf_rotary(facts, shape.sizes.head_dim, shape.sizes.context_len, shape.sizes.max_model_len, theta=2000000.0)
     interval = facts.whole("no_rope_layer_interval", 4)
     rotates = facts.get("no_rope_layers")

@@ -7,11 +7,8 @@ from ridgeline.models import gguf_keys, hf_keys
 from ridgeline.models.decoder import Layer
 from ridgeline.models.facts import Facts
 from ridgeline.models.llama import LlamaConfig, uniform_layers
-from ridgeline.models.scaling import gguf_rotary, hf_rotary
+from ridgeline.models.scaling import PHI3_RULES, gguf_rotary, hf_rotary
 from ridgeline.models.store import Store
-
-# "su" and "yarn" are what the first Phi-3 files call LongRoPE; transformers reads them so.
-RULES = ("default", "longrope", "su", "yarn")
 
 
 def _rotated(facts: Facts, head_dim: int, share: float) -> int:
@@ -24,13 +21,16 @@ def _rotated(facts: Facts, head_dim: int, share: float) -> int:
 
 def from_hf(facts: Facts, store: Store, max_model_len: int | None) -> LlamaConfig:
     shape = hf_keys.read_shape(facts, store, max_model_len, acts=hf_keys.SILU)
-    facts.must_be("attention_bias", False)
+    for key in ("attention_bias", "mlp_bias", "lm_head_bias"):
+        facts.must_be(key, False)
+    for key in ("full_attn_mod", "interpolate_factor"):
+        facts.must_be(key, 1)
     share = facts.real("partial_rotary_factor", 1.0)
     section = facts.section("rope_scaling") or facts.section("rope_parameters")
     if section is not None:
         share = section.real("partial_rotary_factor", share)
     dims = _rotated(facts, shape.sizes.head_dim, share)
-    rotary = hf_rotary(facts, dims, shape.sizes.context_len, shape.sizes.max_model_len, rules=RULES, partial=True)
+    rotary = hf_rotary(facts, dims, shape.sizes.context_len, shape.sizes.max_model_len, rules=PHI3_RULES, partial=True)
     window = facts.whole("sliding_window") if facts.has("sliding_window") else None
     layers = uniform_layers(facts, shape, rotary, (window,) * shape.layers)
     return LlamaConfig(shape.name, shape.sizes, layers, hf_keys.tied(facts, store, False))

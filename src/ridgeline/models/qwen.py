@@ -15,7 +15,6 @@ def _hf(facts: Facts, store: Store, max_model_len: int | None, head_dim: int | N
     rotary = hf_rotary(facts, shape.sizes.head_dim, shape.sizes.context_len, shape.sizes.max_model_len)
     full = facts.whole("max_window_layers", 28, low=0)
     windows = hf_keys.windows(facts, shape.layers, lambda i: i >= full, switch="use_sliding_window")
-    facts.ignore(("use_sliding_window",))
     return shape, uniform_layers(facts, shape, rotary, windows), hf_keys.tied(facts, store, False)
 
 

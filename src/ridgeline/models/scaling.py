@@ -11,7 +11,25 @@ from ridgeline.models.rope import Floats, Rotary
 from ridgeline.models.store import Store
 
 HF_RULES = ("default", "linear", "llama3", "yarn", "longrope", "su", "dynamic")
+# "su" and "yarn" are what the first Phi-3 files call LongRoPE; transformers reads them so.
+PHI3_RULES = ("default", "longrope", "su", "yarn")
 GGUF_RULES = ("none", "linear", "yarn", "longrope")
+
+
+def hf_reach(facts: Facts, trained: int) -> int:
+    """Positions up to which a config's scaling is meant to work; the trained length where it says nothing."""
+    section = facts.section("rope_scaling") or facts.section("rope_parameters")
+    rule = None if section is None else section.get("rope_type") or section.get("type")
+    if section is None or rule not in ("linear", "dynamic", "yarn"):
+        return trained
+    start = section.whole("original_max_position_embeddings", trained) if rule == "yarn" else trained
+    return max(trained, int(start * section.real("factor", 1.0)))
+
+
+def gguf_reach(facts: Facts, trained: int) -> int:
+    """As `hf_reach`, from GGUF keys."""
+    factor = facts.real("rope.scaling.factor", facts.real("rope.scale_linear", 1.0))
+    return max(trained, int(facts.whole("rope.scaling.original_context_length", trained) * factor))
 
 
 def hf_rotary(
@@ -45,6 +63,7 @@ def hf_section(
         section.must_be("partial_rotary_factor", 1.0)
     key = "rope_type" if section.has("rope_type") else "type"
     rule = section.word(key, rules, "default")
+    rule = "longrope" if rules is PHI3_RULES and rule in ("su", "yarn") else rule
     section.ignore(("rope_type", "type"))
     inner = section.whole("original_max_position_embeddings", original)
     original = original if outer_original else inner
