@@ -15,8 +15,10 @@ struct Avx2 : Ymm {
     constexpr int kStep = kTerms < kCount ? kTerms : kCount;
     const I ones = _mm256_set1_epi16(1);
     I total = _mm256_setzero_si256();
+#pragma GCC unroll 8
     for (int i = 0; i < kCount; i += kStep) {
       I sums[kStep];
+#pragma GCC unroll 8
       for (int j = 0; j < kStep; ++j) {
         if (kSignedCodes) {
           sums[j] = _mm256_maddubs_epi16(_mm256_abs_epi8(c[i + j]), _mm256_sign_epi8(four(x + 4 * (i + j)), c[i + j]));
@@ -24,7 +26,9 @@ struct Avx2 : Ymm {
           sums[j] = _mm256_maddubs_epi16(c[i + j], four(x + 4 * (i + j)));
         }
       }
+#pragma GCC unroll 3
       for (int width = 1; width < kStep; width *= 2)
+#pragma GCC unroll 4
         for (int j = 0; j + width < kStep; j += 2 * width) sums[j] = _mm256_add_epi16(sums[j], sums[j + width]);
       const I part = _mm256_madd_epi16(sums[0], ones);
       total = i == 0 ? part : _mm256_add_epi32(total, part);
