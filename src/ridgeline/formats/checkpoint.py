@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ridgeline.errors import FileFormatError
 from ridgeline.formats.gguf_split import find_gguf, read_gguf_model
 from ridgeline.formats.mapped import MappedFile, StoredTensors
+from ridgeline.formats.paths import shown
 from ridgeline.formats.safetensors import CONFIG, INDEX, PICKLE_SUFFIXES, SINGLE, read_folder
 
 
@@ -64,8 +65,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if path.name in (CONFIG, INDEX):
         return _open_hf(path.parent, None)
     if path.suffix == ".safetensors":
-        sharded = (path.parent / INDEX).exists() and path.name != SINGLE
-        return _open_hf(path.parent, None if sharded else path.name)
+        return _open_hf(path.parent, path.name)
     if path.suffix in PICKLE_SUFFIXES and path.exists():
         raise FileFormatError(
             f"{path}: pickle weights can run code and are never loaded", field=str(path), value=path.suffix, limit=".gguf, .safetensors",
@@ -93,7 +93,7 @@ def _open_gguf(path: Path) -> Checkpoint:
     architecture = model.metadata.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
         raise FileFormatError(
-            f"{path}: general.architecture is {architecture!r}, must name the architecture",
+            f"{path}: general.architecture is {shown(architecture)}, must name the architecture",
             field="general.architecture", value=architecture, remedy="convert the model again",
         )  # fmt: skip
     return Checkpoint(path, "gguf", architecture, model.metadata, StoredTensors(model.tensors), tuple(f.file for f in model.files))
@@ -104,7 +104,7 @@ def _open_hf(folder: Path, only: str | None) -> Checkpoint:
     architecture = hf.config.get("model_type")
     if not isinstance(architecture, str) or not architecture:
         raise FileFormatError(
-            f"{folder / CONFIG}: model_type is {architecture!r}, must name the architecture", field="model_type", value=architecture,
+            f"{folder / CONFIG}: model_type is {shown(architecture)}, must name the architecture", field="model_type", value=architecture,
             remedy="use the config.json that belongs to the weights",
         )  # fmt: skip
     metadata = {"config": hf.config, "generation_config": hf.generation_config, "tokenizer_config": hf.tokenizer_config}

@@ -15,6 +15,7 @@ from ridgeline.encodings import BY_GGML_ID, ENCODINGS, Encoding
 from ridgeline.errors import FileFormatError, UnsupportedError
 from ridgeline.formats.gguf_values import TRUNCATED, Array, Cursor, Value
 from ridgeline.formats.mapped import MappedFile, StoredTensor
+from ridgeline.formats.paths import MAX_SHOWN, shown
 
 HEADER_BYTES = 24
 DEFAULT_ALIGNMENT, MAX_ALIGNMENT = 32, 1 << 30
@@ -71,8 +72,8 @@ def read_gguf(path: Path) -> GgufFile:
     for index in range(n_keys):
         key = cursor.string(f"metadata key {index}", MAX_KEY_BYTES)
         if key in metadata:
-            raise cursor.fail(f"metadata key {key!r}", "occurs twice", key)
-        metadata[key] = cursor.value(key)
+            raise cursor.fail(f"metadata key {shown(key)}", "occurs twice", key)
+        metadata[key] = cursor.value(key if key.isprintable() and len(key) <= MAX_SHOWN else shown(key))
     alignment = _alignment(cursor, metadata)
     headers = [_tensor_header(cursor, index) for index in range(n_tensors)]
     tensors = _place(cursor, file, headers, alignment)
@@ -121,7 +122,7 @@ def _version(file: MappedFile) -> int:
 def _alignment(cursor: Cursor, metadata: Mapping[str, Value]) -> int:
     value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if isinstance(value, bool) or not isinstance(value, int) or not 8 <= value <= MAX_ALIGNMENT or value & (value - 1):
-        raise cursor.fail("general.alignment", f"is {value!r}, must be a power of two from 8 to {MAX_ALIGNMENT}", value, MAX_ALIGNMENT)
+        raise cursor.fail("general.alignment", f"is {shown(value)}, must be a power of two from 8 to {MAX_ALIGNMENT}", value, MAX_ALIGNMENT)
     return value
 
 
@@ -136,7 +137,7 @@ class _Header:
 
 def _tensor_header(cursor: Cursor, index: int) -> _Header:
     name = cursor.string(f"name of tensor {index}", MAX_NAME_BYTES)
-    what = f"tensor {name!r}"
+    what = f"tensor {shown(name)}"
     n_dims = cursor.u32(what)
     if not 1 <= n_dims <= MAX_DIMS:
         raise cursor.fail(what, f"has {n_dims} dimensions, 1 to {MAX_DIMS} are allowed", n_dims, MAX_DIMS)
@@ -172,7 +173,7 @@ def _place(cursor: Cursor, file: MappedFile, headers: list[_Header], alignment: 
     data_start = -(-cursor.position // alignment) * alignment
     tensors: dict[str, StoredTensor] = {}
     for header in headers:
-        what = f"tensor {header.name!r}"
+        what = f"tensor {shown(header.name)}"
         if header.name in tensors:
             raise cursor.fail(what, "occurs twice", header.name)
         if header.offset % alignment:
@@ -189,8 +190,8 @@ def _place(cursor: Cursor, file: MappedFile, headers: list[_Header], alignment: 
     for tensor in sorted(tensors.values(), key=lambda t: t.start):
         if tensor.start < end:
             raise cursor.fail(
-                f"tensor {tensor.name!r}",
-                f"overlaps tensor {last!r}: starts at byte {tensor.start}, before its end at {end}",
+                f"tensor {shown(tensor.name)}",
+                f"overlaps tensor {shown(last)}: starts at byte {tensor.start}, before its end at {end}",
                 tensor.start,
                 end,
             )

@@ -14,7 +14,7 @@ from ridgeline.errors import FileFormatError
 from ridgeline.formats.gguf import GgufFile, read_gguf
 from ridgeline.formats.gguf_values import Value
 from ridgeline.formats.mapped import StoredTensor
-from ridgeline.formats.paths import inside
+from ridgeline.formats.paths import inside, shown
 
 _SHARD = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 MAX_SHARDS = 4096
@@ -81,7 +81,7 @@ def find_gguf(folder: Path) -> Path | None:
 def _split_number(file: GgufFile, key: str, default: int) -> int:
     value = file.metadata.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise FileFormatError(f"{file.path}: {key} is {value!r}, must be a whole number from 0", field=key, value=value, limit=0)
+        raise FileFormatError(f"{file.path}: {key} is {shown(value)}, must be a whole number from 0", field=key, value=value, limit=0)
     return value
 
 
@@ -102,7 +102,7 @@ def _merge(files: list[GgufFile], count: int) -> dict[str, StoredTensor]:
         for name, tensor in file.tensors.items():
             if name in tensors:
                 raise FileFormatError(
-                    f"{file.path}: tensor {name!r} is also in {tensors[name].file.path.name}",
+                    f"{file.path}: tensor {shown(name)} is also in {tensors[name].file.path.name}",
                     field=name,
                     value=name,
                     remedy="split the model again",

@@ -1,10 +1,19 @@
-"""Paths inside a model folder: what a file of the model names may not lead out of the folder."""
+"""What an untrusted model file says, made safe: its texts in messages, and the paths it names, which may not lead out of its folder."""
 
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from ridgeline.errors import FileFormatError
+
+
+MAX_SHOWN = 120
+
+
+def shown(value: object) -> str:
+    """A value from a file for a message: as Python writes it, so that it stays on one line, and cut when it is long."""
+    text = repr(value[: MAX_SHOWN + 1] if isinstance(value, str) else value)
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -15,9 +24,9 @@ def inside(folder: Path, name: str) -> Path:
     """
     path = folder / name
     parts = (*PurePosixPath(name).parts, *PureWindowsPath(name).parts)
-    if not name or "\0" in name or ".." in parts or PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor:
+    if not name.isprintable() or not name or ".." in parts or PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor:
         raise FileFormatError(
-            f"{folder}: {name!r} leads out of the model folder",
+            f"{folder}: {shown(name)} leads out of the model folder",
             field=name,
             value=name,
             limit=str(folder),

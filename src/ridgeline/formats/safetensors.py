@@ -17,10 +17,11 @@ from typing import Any
 from ridgeline.encodings import BF16, F16, F32, Encoding
 from ridgeline.errors import FileFormatError, UnsupportedError
 from ridgeline.formats.mapped import MappedFile, StoredTensor
-from ridgeline.formats.paths import inside
+from ridgeline.formats.paths import inside, shown
 
 log = logging.getLogger(__name__)
 MAX_HEADER_BYTES = 100_000_000
+MIN_FILE_BYTES = 10
 MAX_CONFIG_BYTES = 64_000_000
 MAX_DIMS = 8
 DTYPES: dict[str, Encoding] = {"F32": F32, "F16": F16, "BF16": BF16}
@@ -44,18 +45,12 @@ class HfFolder:
 def read_safetensors(path: Path) -> tuple[MappedFile, dict[str, StoredTensor]]:
     """Parse and check one file. Raises `FileFormatError`, or `UnsupportedError` for a dtype other than F32, F16 and BF16."""
     file = MappedFile(path)
-    left = file.size - 8
-    length = int.from_bytes(file.raw[:8], "little") if left >= 0 else 0
-    if left < 2 or length > min(left, MAX_HEADER_BYTES):
-        limit = min(max(left, 0), MAX_HEADER_BYTES)
-        raise _bad(
-            path,
-            "header",
-            f"is declared {length} bytes long, at most {limit} are possible in a file of {file.size} bytes",
-            length,
-            limit,
-            _DAMAGED,
-        )
+    if file.size < MIN_FILE_BYTES:
+        raise _bad(path, "header", f"needs at least {MIN_FILE_BYTES} bytes, the file has {file.size}", file.size, MIN_FILE_BYTES, _DAMAGED)
+    length, limit = int.from_bytes(file.raw[:8], "little"), min(file.size - 8, MAX_HEADER_BYTES)
+    if length > limit:
+        problem = f"is declared {length} bytes long, at most {limit} are possible in this file of {file.size} bytes"
+        raise _bad(path, "header", problem, length, limit, _DAMAGED)
     header = _parse_json(file.raw[8 : 8 + length], f"{path}: header")
     data_start = 8 + length
     _check_metadata(path, header.pop("__metadata__", {}))
@@ -65,18 +60,19 @@ def read_safetensors(path: Path) -> tuple[MappedFile, dict[str, StoredTensor]]:
         if tensor.start != end:
             problem = "overlaps" if tensor.start < end else "leaves a hole after"
             raise _bad(
-                path, f"tensor {tensor.name!r}", f"{problem} {last}: starts at byte {tensor.start}, expected {end}", tensor.start, end
+                path, f"tensor {shown(tensor.name)}", f"{problem} {last}: starts at byte {tensor.start}, expected {end}", tensor.start, end
             )
-        end, last = tensor.start + tensor.nbytes, f"tensor {tensor.name!r}"
+        end, last = tensor.start + tensor.nbytes, f"tensor {shown(tensor.name)}"
     if end != file.size:
         raise _bad(path, "data", f"ends at byte {end}, the file has {file.size} bytes", file.size, end, _DAMAGED)
     return file, tensors
 
 
 def read_folder(folder: Path, only: str | None = None) -> HfFolder:
-    """Read a model folder: config, weights (single or sharded; `only` names one file to use), and the JSON files that are there.
+    """Read a model folder: config, weights (single or sharded), and the JSON files that are there.
 
-    Raises `FileFormatError` for a missing config, pickle-only weights, an ambiguous folder or shards that do not match the index.
+    `only` is the weight file that was asked for: a shard stands for its set. Raises `FileFormatError` for a missing config,
+    pickle-only weights, an ambiguous folder or shards that do not match the index.
     """
     config = _read_json(folder, CONFIG)
     if config is None:
@@ -87,18 +83,15 @@ def read_folder(folder: Path, only: str | None = None) -> HfFolder:
         log.warning("%s: auto_map names remote code, which is never run", folder / CONFIG)
     single, index = (folder / SINGLE).exists(), (folder / INDEX).exists()
     if only is None and single and index:
-        raise FileFormatError(
-            f"{folder}: holds both {SINGLE} and {INDEX}",
-            field=str(folder),
-            value=2,
-            limit=1,
-            remedy=f"remove one, or give {folder / SINGLE}",
-        )
-    if only is not None or single:
-        file, tensors = read_safetensors(inside(folder, only or SINGLE))
-        files: tuple[MappedFile, ...] = (file,)
-    elif index:
-        files, tensors = _read_shards(folder)
+        remedy = f"remove one, or give {folder / SINGLE}"
+        raise FileFormatError(f"{folder}: holds both {SINGLE} and {INDEX}", field=str(folder), value=2, limit=1, remedy=remedy)
+    weight_map = _weight_map(folder) if index and only != SINGLE else {}
+    if only is not None and only not in weight_map.values():
+        files, tensors = _one_file(folder, only)
+    elif weight_map:
+        files, tensors = _read_shards(folder, weight_map)
+    elif single:
+        files, tensors = _one_file(folder, SINGLE)
     else:
         raise _no_weights(folder)
     return HfFolder(
@@ -124,13 +117,22 @@ def _no_weights(folder: Path) -> FileFormatError:
     )
 
 
-def _read_shards(folder: Path) -> tuple[tuple[MappedFile, ...], dict[str, StoredTensor]]:
-    """The shards that the index names. Each must hold exactly the tensors that the index maps to it."""
-    index = _read_json(folder, INDEX) or {}
-    weight_map = index.get("weight_map")
-    path = folder / INDEX
+def _one_file(folder: Path, name: str) -> tuple[tuple[MappedFile, ...], dict[str, StoredTensor]]:
+    file, tensors = read_safetensors(inside(folder, name))
+    return (file,), tensors
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    """Tensor name -> shard, as the index says; the names are not yet checked."""
+    weight_map = (_read_json(folder, INDEX) or {}).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(name, str) for name in weight_map.values()):
-        raise _bad(path, "weight_map", "must map tensor names to file names")
+        raise _bad(folder / INDEX, "weight_map", "must map tensor names to file names")
+    return weight_map
+
+
+def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> tuple[tuple[MappedFile, ...], dict[str, StoredTensor]]:
+    """The shards that the index names. Each must hold exactly the tensors that the index maps to it."""
+    path = folder / INDEX
     files: list[MappedFile] = []
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(weight_map.values())):
@@ -138,7 +140,7 @@ def _read_shards(folder: Path) -> tuple[tuple[MappedFile, ...], dict[str, Stored
             raise _bad(
                 path,
                 "weight_map",
-                f"names {shard!r}, which is no .safetensors file",
+                f"names {shown(shard)}, which is no .safetensors file",
                 shard,
                 ".safetensors",
                 "pickle weights are never loaded",
@@ -150,7 +152,7 @@ def _read_shards(folder: Path) -> tuple[tuple[MappedFile, ...], dict[str, Stored
             problem = "is not in" if odd[0] in wanted else "is not mapped by the index to"
             raise _bad(
                 path,
-                f"tensor {odd[0]!r}",
+                f"tensor {shown(odd[0])}",
                 f"{problem} {shard} ({len(odd)} such tensors)",
                 len(odd),
                 0,
@@ -162,30 +164,30 @@ def _read_shards(folder: Path) -> tuple[tuple[MappedFile, ...], dict[str, Stored
 
 
 def _tensor(file: MappedFile, name: str, entry: object, data_start: int) -> StoredTensor:
-    what = f"tensor {name!r}"
+    what = f"tensor {shown(name)}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise _bad(file.path, what, "must have exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise UnsupportedError(
-            f"{file.path}: {what} has dtype {dtype!r}, which is not supported; supported are {', '.join(DTYPES)}", field=what, value=dtype,
+            f"{file.path}: {what} has dtype {shown(dtype)}, which is not supported; supported are {', '.join(DTYPES)}", field=what, value=dtype,
             limit=tuple(DTYPES), remedy="convert the checkpoint to one of these",
         )  # fmt: skip
     if not _are_sizes(shape) or len(shape) > MAX_DIMS or not _are_sizes(offsets) or len(offsets) != 2:
         raise _bad(
             file.path,
             what,
-            f"has a bad shape or data_offsets: {str(shape)[:60]}, {str(offsets)[:60]}",
+            f"has a bad shape or data_offsets: {shown(shape)}, {shown(offsets)}",
             limit=f"at most {MAX_DIMS} sizes, 2 offsets",
         )
     if 0 in shape:
-        raise _bad(file.path, what, f"has no elements: its shape is {shape}", shape)
+        raise _bad(file.path, what, f"has no elements: its shape is {shown(shape)}", shape)
     begin, end = offsets
     nbytes, present = prod(shape) * DTYPES[dtype].block_bytes, file.size - data_start
     if end > present or begin > end:
         raise _bad(file.path, what, f"lies at bytes {begin} to {end} of the data, which has {present}", end, present, _DAMAGED)
     if nbytes != end - begin:
-        raise _bad(file.path, what, f"takes {end - begin} bytes, {dtype} of shape {shape} needs {nbytes}", end - begin, nbytes)
+        raise _bad(file.path, what, f"takes {end - begin} bytes, {dtype} of shape {shown(shape)} needs {nbytes}", end - begin, nbytes)
     return StoredTensor(name, tuple(shape), DTYPES[dtype], data_start + begin, nbytes, file)
 
 
@@ -216,7 +218,7 @@ def _parse_json(data: bytes, what: str) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
             twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-            raise FileFormatError(f"{what}: key {twice!r} occurs twice", field=what, value=twice)
+            raise FileFormatError(f"{what}: key {shown(twice)} occurs twice", field=what, value=twice)
         return found
 
     try:
