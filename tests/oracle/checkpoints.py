@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,28 @@ from ridgeline.models.registry import ModelSpec, load_spec
 
 Array = npt.NDArray[np.float32]
 VOCAB = 151
-COMMON: dict[str, Any] = dict(
-    vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
-    max_position_embeddings=256, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2, pad_token_id=0,
-)  # fmt: skip
+COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2,
+    "pad_token_id": 0,
+}  # fmt: skip
 FACTORS = [1.0 + 0.25 * i for i in range(6)]
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
-LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "long_factor": [2.0 * f for f in FACTORS], "short_factor": FACTORS}
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "long_factor": [2.0 * f for f in FACTORS], "short_factor": FACTORS,
+    "partial_rotary_factor": 0.75,
+}  # fmt: skip
+GEMMA: dict[str, Any] = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 9}
+LOCAL_GLOBAL = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+}
 
 
 @dataclass(frozen=True)
@@ -43,35 +55,32 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     "llama": Kind("LlamaConfig"),
-    "llama-tied-bias": Kind("LlamaConfig", dict(tie_word_embeddings=True, attention_bias=True)),
-    "llama-head-dim": Kind("LlamaConfig", dict(head_dim=24, num_key_value_heads=1)),
-    "llama-linear": Kind("LlamaConfig", dict(rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}), length=200),
-    "llama-llama3": Kind("LlamaConfig", dict(rope_parameters=LLAMA3), length=200),
-    "llama-yarn": Kind("LlamaConfig", dict(rope_parameters=YARN), length=200),
-    "mistral": Kind("MistralConfig", dict(sliding_window=7)),
-    "smollm3": Kind("SmolLM3Config", dict(num_hidden_layers=5), "smollm3"),
+    "llama-tied-bias": Kind("LlamaConfig", {"tie_word_embeddings": True, "attention_bias": True}),
+    "llama-head-dim": Kind("LlamaConfig", {"head_dim": 24, "num_key_value_heads": 1}),
+    "llama-linear": Kind("LlamaConfig", {"rope_parameters": LINEAR}, length=200),
+    "llama-dynamic": Kind("LlamaConfig", {"rope_parameters": DYNAMIC, "max_position_embeddings": 64}, gguf="", length=200),
+    "llama-llama3": Kind("LlamaConfig", {"rope_parameters": LLAMA3}, length=200),
+    "llama-yarn": Kind("LlamaConfig", {"rope_parameters": YARN}, length=200),
+    "mistral": Kind("MistralConfig", {"sliding_window": 7}),
+    "smollm3": Kind("SmolLM3Config", {"num_hidden_layers": 5}, "smollm3"),
     "qwen2": Kind("Qwen2Config", {}, "qwen2"),
-    "qwen3": Kind("Qwen3Config", dict(head_dim=32, tie_word_embeddings=True), "qwen3"),
-    "gemma2": Kind("Gemma2Config", dict(head_dim=32, query_pre_attn_scalar=32, sliding_window=9), "gemma2"),
-    "gemma2-scalar": Kind("Gemma2Config", dict(head_dim=32, query_pre_attn_scalar=28, sliding_window=9), ""),
-    "gemma3": Kind("Gemma3TextConfig", dict(head_dim=32, query_pre_attn_scalar=32, sliding_window=9, num_hidden_layers=8), "gemma3"),
-    "gemma3-linear": Kind(
-        "Gemma3TextConfig",
-        dict(head_dim=32, query_pre_attn_scalar=32, sliding_window=9, num_hidden_layers=8, rope_parameters={
-            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-        }), "gemma3", 200,
-    ),  # fmt: skip
-    "phi3": Kind("Phi3Config", dict(sliding_window=11, original_max_position_embeddings=256), "phi3"),
-    "phi3-longrope": Kind(
-        "Phi3Config", dict(rope_parameters={**LONGROPE, "partial_rotary_factor": 0.75}, original_max_position_embeddings=32), "phi3", 200
-    ),
-}  # fmt: skip
+    "qwen2-window": Kind("Qwen2Config", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}, ""),
+    "qwen2-yarn": Kind("Qwen2Config", {"rope_parameters": YARN}, "qwen2", 200),
+    "qwen3": Kind("Qwen3Config", {"head_dim": 32, "tie_word_embeddings": True}, "qwen3"),
+    "gemma2": Kind("Gemma2Config", GEMMA, "gemma2"),
+    "gemma2-scalar": Kind("Gemma2Config", {**GEMMA, "query_pre_attn_scalar": 28}, ""),
+    "gemma3": Kind("Gemma3TextConfig", {**GEMMA, "num_hidden_layers": 8}, "gemma3"),
+    "gemma3-linear": Kind("Gemma3TextConfig", {**GEMMA, "num_hidden_layers": 8, "rope_parameters": LOCAL_GLOBAL}, "gemma3", 200),
+    "phi3": Kind("Phi3Config", {"sliding_window": 11, "original_max_position_embeddings": 256}, "phi3"),
+    "phi3-longrope": Kind("Phi3Config", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}, "phi3", 200),
+    "phi3-shortrope": Kind("Phi3Config", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}, "phi3", 32),
+}
 
 
 def make_model(kind: Kind, seed: int = 0) -> Any:
     """A transformers model in float32 whose weights are random enough that every part matters."""
-    config = getattr(transformers, kind.config)(**{**COMMON, **kind.changes}, attn_implementation="eager")
+    changes = copy.deepcopy({**COMMON, **kind.changes})  # transformers writes into nested RoPE dicts
+    config = getattr(transformers, kind.config)(**changes, attn_implementation="eager")
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     shifted = kind.config.startswith("Gemma")
@@ -92,9 +101,9 @@ def expected(model: Any, tokens: npt.NDArray[np.int32]) -> Array:
     return np.asarray(logits.float().numpy())
 
 
-def ours(path: Path, tokens: npt.NDArray[np.int32], max_model_len: int | None = None) -> tuple[Array, ModelSpec]:
-    """Logits of the reference backend at every position."""
-    spec = load_spec(open_checkpoint(path), max_model_len)
+def ours(path: Path, tokens: npt.NDArray[np.int32]) -> tuple[Array, ModelSpec]:
+    """Logits of the reference backend at every position; RoPE is fixed for exactly this length, as transformers fixes it per call."""
+    spec = load_spec(open_checkpoint(path), len(tokens))
     return run_whole(spec.graph, spec.tensors, tokens, block_size=16).logits(), spec
 
 
@@ -121,9 +130,10 @@ def write_gguf(model: Any, kind: Kind, path: Path, quantize: bool = False) -> No
     _write_rope(writer, kind, config, head_dim)
     if getattr(config, "sliding_window", None) and (arch.startswith("gemma") or arch in ("phi3", "llama")):
         writer.add_sliding_window(config.sliding_window)
-    for cap, add in (("attn_logit_softcapping", writer.add_attn_logit_softcapping), ("final_logit_softcapping", writer.add_final_logit_softcapping)):
-        if getattr(config, cap, None):
-            add(getattr(config, cap))
+    if getattr(config, "attn_logit_softcapping", None):
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+    if getattr(config, "final_logit_softcapping", None):
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
     for name, value in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue

@@ -41,7 +41,8 @@ def read_shape(facts: Facts, store: Store, max_model_len: int | None) -> Shape:
     context = facts.whole("context_length")
     sizes = Sizes(
         vocab=store.shape("token_embd.weight", 2)[0], dim=dim, head_dim=head_dim, v_dim=facts.whole("attention.value_length", head_dim),
-        eps=facts.real("attention.layer_norm_rms_epsilon"), context_len=context, max_model_len=model_length(max_model_len, context, gguf_reach(facts, context)),
+        eps=facts.real("attention.layer_norm_rms_epsilon"), context_len=context,
+        max_model_len=model_length(max_model_len, context, gguf_reach(facts, context)),
     )  # fmt: skip
     return Shape(sizes, tuple(zip(heads, kv_heads, facts.per_layer("feed_forward_length", layers), strict=True)))
 
@@ -53,7 +54,7 @@ def window(facts: Facts) -> int | None:
 
 
 def slides(facts: Facts, layers: int, every: int) -> tuple[bool, ...]:
-    """Which layers have the window: all but each `every`-th, or what attention.sliding_window_pattern says (a number, or one flag a layer)."""
+    """Which layers have the window: all but each `every`-th, or as attention.sliding_window_pattern says (a number, or flags)."""
     pattern = facts.get("attention.sliding_window_pattern")
     if pattern is None or isinstance(pattern, int):
         every = facts.whole("attention.sliding_window_pattern", every)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import ridgeline.models.gguf_keys as gguf_keys
+import ridgeline.models.hf_keys as hf_keys
 from ridgeline.graph.build import Builder
 from ridgeline.graph.caches import Paged
 from ridgeline.graph.graph import Graph
-from ridgeline.models import gguf_keys, hf_keys
 from ridgeline.models.decoder import Layer, Sizes, check_layers
 from ridgeline.models.facts import Facts
 from ridgeline.models.rope import Rotary

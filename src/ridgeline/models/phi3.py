@@ -3,7 +3,8 @@ rotation of a part of each head, and LongRoPE. The tensors are split by rows at 
 
 from __future__ import annotations
 
-from ridgeline.models import gguf_keys, hf_keys
+import ridgeline.models.gguf_keys as gguf_keys
+import ridgeline.models.hf_keys as hf_keys
 from ridgeline.models.decoder import Layer
 from ridgeline.models.facts import Facts
 from ridgeline.models.llama import LlamaConfig, uniform_layers

@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import ridgeline.models.gemma as gemma
+import ridgeline.models.llama as llama
+import ridgeline.models.phi3 as phi3
+import ridgeline.models.qwen as qwen
 from ridgeline.errors import FileFormatError, UnsupportedError
 from ridgeline.formats import names
 from ridgeline.formats.tensors import Tensor, Tensors
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.verify import verify
-from ridgeline.models import gemma, llama, phi3, qwen
 from ridgeline.models.facts import Facts
 from ridgeline.models.gemma import GemmaConfig
 from ridgeline.models.llama import LlamaConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+import ridgeline.models.rope as rope
 from ridgeline.formats.names import GGUF_ROPE_FACTORS
-from ridgeline.models import rope
 from ridgeline.models.facts import Facts
 from ridgeline.models.rope import Floats, Rotary
 from ridgeline.models.store import Store
