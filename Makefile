@@ -77,7 +77,7 @@ oracle: $(ORACLE)/.built
 	$(ORACLE)/bin/python -m pytest -m "oracle and not long" tests
 
 sanitize: $(BIN)/python
-	cmake -S . -B build/sanitize -DRIDGELINE_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRIDGELINE_TESTS=ON
+	cmake -S . -B build/sanitize -DRIDGELINE_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRIDGELINE_NATIVE_TESTS=ON
 	cmake --build build/sanitize --parallel $(CMAKE_BUILD_PARALLEL_LEVEL)
 	ctest --test-dir build/sanitize --output-on-failure
 
