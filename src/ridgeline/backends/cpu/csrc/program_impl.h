@@ -1,0 +1,177 @@
+// The inside of a Program, shared by program*.cc.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/kernel_tables.h"
+#include "program.h"
+
+namespace ridgeline {
+
+struct Weight {
+  PackedMatrix matrix;
+  HugeBuffer memory;
+  const LinearKernels* kernels;
+};
+
+struct RopeTable {
+  std::vector<double> inv_freq;
+  float scale;
+  int64_t positions = 0;
+  std::vector<float> values;  // [positions, 2, r]: cosines, sines
+};
+
+struct CacheStore {
+  KvPool pool;
+  int64_t group, window;  // window 0: none
+  HugeBuffer k, v;
+};
+
+struct BufferStore {
+  int64_t width;
+  bool selected;  // its rows are the wanted logits rows
+  int64_t capacity = 0, rows = 0;
+  std::shared_ptr<HugeBuffer> memory;  // views given to Python keep it alive after it was replaced by a larger one
+  float* data() const { return memory ? memory->as<float>() : nullptr; }
+};
+
+// Work on one token row after another; runs of them share a parallel region, since none looks at another row.
+struct TokenOp {
+  enum Kind { kEmbed, kNorm, kAddNorm, kRope, kCacheWrite, kAdd, kMul, kScale, kSoftcap, kActivation, kGated, kSelect, kQuantize };
+  Kind kind;
+  int out = -1, total = -1, a = -1, b = -1;  // buffers
+  int data = -1;                             // weight, vector, rope table, cache or activation slot
+  int64_t width = 0;                         // of a row, a norm's slice or a head
+  int64_t groups = 1;                        // slices or heads
+  float factor = 0;                          // scale, eps or cap
+  ActivationKind activation = ActivationKind::kSilu;
+  void (*quantize)(const Activations&, int64_t, int64_t) = nullptr;
+};
+
+struct LinearMember {
+  int out, weight, bias, slot;  // slot -1: reads the floats
+};
+
+struct AttendOp {
+  int out, q, cache, shape;
+  float scale, softcap;
+};
+
+struct Instruction {
+  enum Kind { kTokens, kLinear, kAttend };
+  Kind kind;
+  bool selected;
+  std::vector<int> ops;
+  std::vector<TokenOp> token_ops;
+  int x = -1;  // Linear
+  std::vector<LinearMember> members;
+  AttendOp attend{};
+  InstructionStats stats;
+};
+
+// Quantized rows of one Linear input; used up before the next one is made.
+struct ActivationSlot {
+  void (*quantize)(const Activations&, int64_t, int64_t);
+  int64_t columns = 0;
+  HugeBuffer codes, scales, sums;
+};
+
+// What attention plans have in common: one plan per shape and step serves all layers of that shape.
+struct AttendShape {
+  int64_t heads, kv_heads, k_dim, v_dim, window, group;
+  bool operator==(const AttendShape& o) const {
+    return heads == o.heads && kv_heads == o.kv_heads && k_dim == o.k_dim && v_dim == o.v_dim && window == o.window && group == o.group;
+  }
+};
+
+// Query tokens walked together, over segments [begin, end).
+struct TileRef {
+  int64_t entry, count;  // entries of AttendPlan::tokens
+  int span;              // whose block table is walked
+  int64_t begin, end;
+  int64_t partial;   // where its segments' states go, in rows; -1: the tile is walked by one task
+  bool initial;      // goes on from a shared walk
+  bool keep;         // a shared walk: the state is kept, not finished
+};
+struct TileTask {
+  int tile;
+  int64_t kv_head, begin, end;
+};
+struct AttendPhase {
+  std::vector<TileRef> tiles;
+  std::vector<TileTask> tasks;
+  std::vector<std::pair<int, int64_t>> merges;  // (tile, kv head) of tiles walked by several tasks
+};
+struct AttendPlan {
+  std::vector<int32_t> tokens;
+  AttendPhase shared, own;
+  int64_t shared_partials = 0, own_partials = 0;  // rows of states kept apart until merged
+  int64_t flops = 0, keys = 0;                    // multiply-adds times two; (span, key) pairs read
+};
+
+struct WorkerScratch {
+  HugeBuffer memory;
+};
+
+struct Program::Impl {
+  explicit Impl(const ProgramOptions& o);
+
+  ProgramOptions options;
+  ThreadPool pool;
+  const ElementwiseKernels& rows;
+  const AttentionKernels& attention;
+  const KvKernels& kv;
+
+  std::vector<Weight> weights;
+  std::vector<std::vector<float>> vectors;
+  std::vector<RopeTable> ropes;
+  std::vector<CacheStore> caches;
+  std::vector<BufferStore> buffers;
+  std::vector<ActivationSlot> slots;
+  std::vector<AttendShape> shapes;
+  std::vector<Instruction> program;
+  int op_count = 0;
+  int64_t groups = 0;
+  bool finished = false, timing = false;
+
+  // The step being run.
+  const StepView* step = nullptr;
+  std::vector<int32_t> positions, span_of, wanted;  // per token; wanted: token rows kept by SelectRows
+  std::vector<AttendPlan> plans;                    // per shape
+  int64_t slot_capacity = 0;
+  std::vector<WorkerScratch> scratch;
+  HugeBuffer partials, shared_states;
+
+  // program.cc
+  void token_op(TokenOp op, bool selected);
+  int slot_for(void (*quantize)(const Activations&, int64_t, int64_t), int64_t columns);
+  int shape_for(const AttendShape& shape);
+  // program_step.cc
+  void check(const StepView& view) const;
+  void check_tables(const StepView& view) const;
+  void prepare(const StepView& view);
+  void reserve(int64_t rows, int64_t wanted_rows);
+  void grow_ropes();
+  void copy_blocks();
+  void run(Instruction& instruction);
+  void count(Instruction& instruction, int64_t nanoseconds) const;
+  int64_t row_count(bool selected) const { return selected ? static_cast<int64_t>(wanted.size()) : step->rows; }
+  float* row(int buffer, int64_t i) const { return buffers[buffer].data() + i * buffers[buffer].width; }
+  // program_rows.cc
+  void run_tokens(const Instruction& instruction);
+  void run_token_op(const TokenOp& op, int64_t first, int64_t last);
+  void run_embed(const TokenOp& op, int64_t t);
+  void run_rope(const TokenOp& op, int64_t t);
+  void run_cache_write(const TokenOp& op, int64_t t);
+  Activations activations(int slot, int x, int64_t rows, int64_t columns) const;
+  // program_linear.cc
+  void run_linear(const Instruction& instruction);
+  // program_attend.cc
+  struct AttendRun;
+  void plan_attention();
+  void run_attend(const AttendOp& op);
+};
+
+}  // namespace ridgeline

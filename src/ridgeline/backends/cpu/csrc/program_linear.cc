@@ -1,0 +1,47 @@
+// Running a Linear or a group of them: the row tiles of all members form one list, cut into chunks for the workers.
+#include <algorithm>
+
+#include "program_impl.h"
+
+namespace ridgeline {
+namespace {
+
+constexpr int64_t kChunkBytes = 32 << 10;  // of packed weights, at least, so that handing out a chunk costs nothing beside it
+constexpr int64_t kChunksPerWorker = 8;
+
+int64_t tiles_of(const Weight& w) { return (w.matrix.rows + kRowTile - 1) / kRowTile; }
+
+}  // namespace
+
+void Program::Impl::run_linear(const Instruction& instruction) {
+  const int64_t count = row_count(instruction.selected);
+  if (count == 0) return;
+  int64_t tiles = 0, bytes = 0;
+  for (const LinearMember& m : instruction.members) {
+    tiles += tiles_of(weights[m.weight]);
+    bytes += static_cast<int64_t>(weights[m.weight].memory.bytes());
+  }
+  const int64_t useful = std::max<int64_t>(1, bytes * std::min<int64_t>(count, 16) / kChunkBytes);
+  const int64_t chunks = std::min({tiles, useful, pool.size() * kChunksPerWorker});
+  pool.parallel(chunks, [&](int64_t chunk, int) {
+    int64_t begin = tiles * chunk / chunks, end = tiles * (chunk + 1) / chunks;
+    for (const LinearMember& m : instruction.members) {
+      const Weight& w = weights[m.weight];
+      const int64_t mine = tiles_of(w), first = begin * kRowTile, last = std::min(std::min(end, mine) * kRowTile, w.matrix.rows);
+      if (begin < mine && first < last) {
+        const int64_t stride = buffers[m.out].width;
+        float* y = row(m.out, 0);
+        w.kernels->matmul(w.matrix, activations(m.slot, instruction.x, count, w.matrix.columns), y, stride, first, last);
+        if (m.bias >= 0) {
+          const float* bias = vectors[m.bias].data();
+          for (int64_t t = 0; t < count; ++t) rows.add(y + t * stride + first, bias + first, y + t * stride + first, last - first);
+        }
+      }
+      begin = std::max<int64_t>(begin - mine, 0);
+      end -= mine;
+      if (end <= 0) break;
+    }
+  });
+}
+
+}  // namespace ridgeline

@@ -1,0 +1,112 @@
+// Running the row-wise instructions: each worker takes a few tokens through all ops of the run, so they stay in its cache.
+#include <algorithm>
+#include <cstring>
+
+#include "program_impl.h"
+
+namespace ridgeline {
+namespace {
+
+constexpr int64_t kTokensPerChunk = 8;  // up to as many rows are not worth waking anybody
+
+}  // namespace
+
+Activations Program::Impl::activations(int slot, int x, int64_t rows, int64_t columns) const {
+  const BufferStore& b = buffers[x];
+  Activations a{rows, columns, b.data(), b.width, nullptr, nullptr, nullptr};
+  if (slot >= 0) {
+    a.codes = slots[slot].codes.as<int8_t>();
+    a.scales = slots[slot].scales.as<float>();
+    a.sums = slots[slot].sums.as<int32_t>();
+  }
+  return a;
+}
+
+void Program::Impl::run_tokens(const Instruction& instruction) {
+  const int64_t count = row_count(instruction.selected);
+  pool.parallel((count + kTokensPerChunk - 1) / kTokensPerChunk, [&](int64_t chunk, int) {
+    const int64_t first = chunk * kTokensPerChunk, last = std::min(first + kTokensPerChunk, count);
+    for (const TokenOp& op : instruction.token_ops) run_token_op(op, first, last);
+  });
+}
+
+void Program::Impl::run_embed(const TokenOp& op, int64_t t) {
+  const Weight& w = weights[op.data];
+  float* out = row(op.out, t);
+  w.kernels->decode_row(w.matrix, step->tokens[t], out);
+  if (op.factor != 1.0f) rows.scale(out, op.factor, out, op.width);
+}
+
+void Program::Impl::run_rope(const TokenOp& op, int64_t t) {
+  const RopeTable& table = ropes[op.data];
+  const int64_t r = static_cast<int64_t>(table.inv_freq.size());
+  const float* cosine = table.values.data() + positions[t] * 2 * r;
+  for (int64_t head = 0; head < op.groups; ++head) {
+    rows.rope(row(op.a, t) + head * op.width, cosine, cosine + r, row(op.out, t) + head * op.width, op.width, r);
+  }
+}
+
+void Program::Impl::run_cache_write(const TokenOp& op, int64_t t) {
+  const CacheStore& cache = caches[op.data];
+  const int64_t position = positions[t], size = options.block_size;
+  const SpanView& span = step->spans[span_of[t]];
+  if ((options.faults & kFaultStaleKv) != 0 && position == span.past && span.past > 0) return;  // broken on purpose
+  const int32_t block = step->tables[cache.group][span_of[t]].blocks[position / size];
+  kv.write(cache.pool, block, position % size, row(op.a, t), row(op.b, t));
+}
+
+void Program::Impl::run_token_op(const TokenOp& op, int64_t first, int64_t last) {
+  if (op.kind == TokenOp::kQuantize) {
+    const int x = op.a;
+    op.quantize(activations(op.data, x, row_count(buffers[x].selected), op.width), first, last);
+    return;
+  }
+  const float* vector = op.kind == TokenOp::kNorm || op.kind == TokenOp::kAddNorm ? vectors[op.data].data() : nullptr;
+  for (int64_t t = first; t < last; ++t) {
+    float* out = op.out >= 0 ? row(op.out, t) : nullptr;
+    switch (op.kind) {
+      case TokenOp::kEmbed:
+        run_embed(op, t);
+        break;
+      case TokenOp::kNorm:
+        for (int64_t g = 0; g < op.groups; ++g) {
+          rows.rms_norm(row(op.a, t) + g * op.width, vector, out + g * op.width, op.width, op.factor);
+        }
+        break;
+      case TokenOp::kAddNorm:
+        rows.add_norm(row(op.a, t), row(op.b, t), vector, row(op.total, t), out, op.width, op.factor);
+        break;
+      case TokenOp::kRope:
+        run_rope(op, t);
+        break;
+      case TokenOp::kCacheWrite:
+        run_cache_write(op, t);
+        break;
+      case TokenOp::kAdd:
+        rows.add(row(op.a, t), row(op.b, t), out, op.width);
+        break;
+      case TokenOp::kMul:
+        rows.mul(row(op.a, t), row(op.b, t), out, op.width);
+        break;
+      case TokenOp::kScale:
+        rows.scale(row(op.a, t), op.factor, out, op.width);
+        break;
+      case TokenOp::kSoftcap:
+        rows.softcap(row(op.a, t), op.factor, out, op.width);
+        break;
+      case TokenOp::kActivation:
+        rows.activation(op.activation, row(op.a, t), out, op.width);
+        break;
+      case TokenOp::kGated:
+        rows.gated(op.activation, row(op.a, t), row(op.b, t), out, op.width);
+        break;
+      case TokenOp::kSelect:
+        std::memcpy(out, row(op.a, wanted[t]), static_cast<size_t>(op.width) * sizeof(float));
+        break;
+      case TokenOp::kQuantize:
+        break;
+    }
+  }
+}
+
+}  // namespace ridgeline
