@@ -1,0 +1,31 @@
+// What this machine can do at most, measured: reading memory, int8 products and float32 multiply-adds in the style of each instruction
+// set's kernels. Knows no model.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "isa/isa.h"
+#include "threads.h"
+
+namespace ridgeline {
+
+// Loops over registers; each returns the operations it did (a multiply-add is two).
+struct ProbeKernels {
+  double (*int8_ops)(int64_t rounds);
+  double (*f32_ops)(int64_t rounds);
+  uint64_t (*read)(const uint8_t* data, int64_t bytes);  // 64-byte aligned, a multiple of 1024
+};
+
+const ProbeKernels& probe_kernels(Isa isa);  // the portable ones where `isa` was not compiled
+
+struct Ceilings {
+  double read_gb_s = 0;   // best over footprints beyond the last cache and page sizes
+  double cache_gb_s = 0;  // a working set of 8 MB
+  double int8_gops = 0;
+  double f32_gflops = 0;
+};
+
+// Best of many short runs on all threads of the pool, in about `seconds`. Uses at most `max_bytes` of memory.
+Ceilings probe(ThreadPool& pool, Isa isa, double seconds, int64_t max_bytes);
+
+}  // namespace ridgeline
