@@ -8,6 +8,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "ops/probe.h"
 #include "ops/sample.h"
 #include "program.h"
 
@@ -222,12 +223,25 @@ void bind_program(nb::module_& m) {
       .def("weights_checksum", &Program::weights_checksum);
 }
 
+// (read GB/s, GB/s from the cache, int8 GOPS, float32 GFLOP/s) at most, in about `seconds`.
+nb::tuple ceilings_of(int isa, int threads, double seconds, int64_t max_bytes) {
+  if (isa < 0 || isa > 2 || !isa_supported(static_cast<Isa>(isa)) || threads < 1) throw std::invalid_argument("cannot probe that");
+  Ceilings c;
+  {
+    nb::gil_scoped_release release;
+    ThreadPool pool(threads);
+    c = probe(pool, static_cast<Isa>(isa), seconds, max_bytes);
+  }
+  return nb::make_tuple(c.read_gb_s, c.cache_gb_s, c.int8_gops, c.f32_gflops);
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
   m.doc() = "Ridgeline's native CPU kernels and programs.";
   m.def("best_isa", [] { return static_cast<int>(best_isa()); });
   m.def("packed_bytes", [](int encoding, int64_t rows, int64_t columns) { return packed_bytes(static_cast<Encoding>(encoding), rows, columns); });
+  m.def("probe", &ceilings_of, "isa"_a, "threads"_a, "seconds"_a, "max_bytes"_a);
   bind_program(m);
 }
 
