@@ -47,7 +47,7 @@ int Program::add_vector(std::vector<float> values) {
   return static_cast<int>(impl_->vectors.size()) - 1;
 }
 
-int Program::add_rope_table(std::vector<double> inv_freq, float scale) {
+int Program::add_rope_table(std::vector<double> inv_freq, double scale) {
   for (size_t i = 0; i < impl_->ropes.size(); ++i) {
     if (impl_->ropes[i].scale == scale && impl_->ropes[i].inv_freq == inv_freq) return static_cast<int>(i);
   }

@@ -18,7 +18,7 @@ struct Weight {
 
 struct RopeTable {
   std::vector<double> inv_freq;
-  float scale;
+  double scale;
   int64_t positions = 0;
   std::vector<float> values;  // [positions, 2, r]: cosines, sines
 };

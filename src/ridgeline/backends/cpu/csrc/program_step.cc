@@ -137,8 +137,8 @@ void Program::Impl::grow_ropes() {
       float* out = table.values.data() + (before + chunk) * 2 * r;
       for (int64_t i = 0; i < r; ++i) {
         const double angle = static_cast<double>(before + chunk) * table.inv_freq[i];
-        out[i] = static_cast<float>(std::cos(angle)) * table.scale;
-        out[r + i] = static_cast<float>(std::sin(angle)) * table.scale;
+        out[i] = static_cast<float>(std::cos(angle) * table.scale);
+        out[r + i] = static_cast<float>(std::sin(angle) * table.scale);
       }
     });
   }
