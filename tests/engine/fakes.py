@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ridgeline.backends.base import LoadPlan
+from ridgeline.engine.loader import LoadedModel
+from ridgeline.engine.sequence import Limits
 from ridgeline.graph.caches import Paged, cache_groups
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.step import Step
+from ridgeline.options import Plan
 from ridgeline.sampling.plan import Sampled, SamplePlan
 from ridgeline.sampling.transforms import sample_rows
+from ridgeline.text.matcher import TokenMatcher
+from ridgeline.text.stream import TextStream
+from ridgeline.text.tokenizer import Tokenizer
+from ridgeline.text.vocabulary import Kind, Vocabulary, byte_to_char
+from ridgeline.types import SamplingParams
 
 LogitsOf = Callable[[list[int]], npt.NDArray[np.float32]]
 VOCAB = 260
@@ -94,28 +103,44 @@ class FakeProgram:
         return sample_rows(self._rows, plan)
 
 
-class ByteText:
-    """Ids 0..255 are bytes. Holds back incomplete characters and whatever could still become a stop string."""
+def byte_tokenizer() -> Tokenizer:
+    """Ids 0..255 are the bytes, 256 is BOS, 257 EOS, the rest has no text."""
+    spell = byte_to_char()
+    texts = [spell[i] for i in range(256)] + ["<bos>", "<eos>"]
+    kinds = bytes([Kind.NORMAL] * 256 + [Kind.CONTROL] * 2 + [Kind.MISSING] * (VOCAB - 258))
+    vocabulary = Vocabulary(VOCAB, lambda i: texts[i] if i < len(texts) else None, kinds, "bytes")
+    encoder: Any = None
+    return Tokenizer(vocabulary, encoder, TokenMatcher({"<bos>": 256, "<eos>": EOS}), 256, frozenset({EOS}))
 
-    def __init__(self, stop: tuple[str, ...] = ()) -> None:
-        self._bytes, self._sent, self._stop = b"", 0, stop
-        self.stopped: str | None = None
 
-    def push(self, token: int) -> str:
-        self._bytes += bytes([token]) if token < 256 else b""
-        text = self._bytes.decode("utf8", "ignore")
-        for stop in self._stop:
-            at = text.find(stop)
-            if at >= 0:
-                self.stopped, text = stop, text[:at]
-                break
-        else:
-            held = max((k for s in self._stop for k in range(1, len(s)) if text.endswith(s[:k])), default=0)
-            text = text[: len(text) - held]
-        new, self._sent = text[self._sent :], max(self._sent, len(text))
-        return new
+def byte_text(params: SamplingParams) -> TextStream:
+    return TextStream(byte_tokenizer(), params.stop)
 
-    def flush(self) -> str:
-        text = self._bytes.decode("utf8", "replace")
-        new, self._sent = text[self._sent :], len(text)
-        return new
+
+class ByteWords:
+    """A tokenizer and a chat template for tests: one id per byte, "<role>text\\n" per message."""
+
+    tokenizer = None
+    vocab_size = VOCAB
+    stop_ids = frozenset({EOS})
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def render(self, messages: Sequence[dict[str, str]], tools: object = None, add_generation_prompt: bool = True) -> tuple[str, list[int]]:
+        text = "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + ("<assistant>" if add_generation_prompt else "")
+        return text, self.encode(text)
+
+    def require_template(self) -> None:
+        return None
+
+    def out(self, params: SamplingParams) -> TextStream:
+        return byte_text(params)
+
+
+def loaded(logits_of: LogitsOf, *, max_model_len: int = 64, max_num_seqs: int = 8) -> LoadedModel:
+    """A `LoadedModel` on the fake program."""
+    program = FakeProgram(logits_of, blocks=(256,))
+    plan = Plan("fake", "/fake", "reference", "auto", max_model_len, 1, "f32", 4, (256,), 0, max_num_seqs, 16)
+    words: Any = ByteWords()
+    return LoadedModel(plan, program, {}, words, Limits(max_model_len, VOCAB, frozenset({EOS})), 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.engine.fakes import EOS, VOCAB, ByteText, FakeProgram, hashed_logits, scripted
+from tests.engine.fakes import EOS, VOCAB, FakeProgram, byte_text, hashed_logits, scripted
 
 from ridgeline.engine.batch import run_batch
 from ridgeline.engine.blocks import BlockPool
@@ -19,7 +19,7 @@ LIMITS = Limits(max_model_len=64, vocab=VOCAB, stop_ids=frozenset({EOS}))
 def sequences(prompts: list[list[int]], params: SamplingParams | list[SamplingParams], limits: Limits = LIMITS) -> list[Sequence]:
     each = params if isinstance(params, list) else [params] * len(prompts)
     pairs = enumerate(zip(prompts, each, strict=True))
-    return [s for i, (p, q) in pairs for s in admit(i, p, q, limits, [ByteText(q.stop) for _ in range(q.n)])]
+    return [s for i, (p, q) in pairs for s in admit(i, p, q, limits, [byte_text(q) for _ in range(q.n)])]
 
 
 def run(program: FakeProgram, seqs: list[Sequence], *, chunk: int = 16, max_num_seqs: int = 8) -> list[list[int]]:

@@ -5,30 +5,16 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ridgeline.errors import ContextLengthError, UserError
 from ridgeline.sampling.plan import SampleRow, TopLogprobs
+from ridgeline.text.stream import TextStream
 from ridgeline.types import CompletionOutput, FinishReason, SamplingParams
 
 Int32Array = npt.NDArray[np.int32]
-
-
-class TextOut(Protocol):
-    """Turns ids into text as they come and watches for stop strings (`text/stream`)."""
-
-    def push(self, token: int) -> str:
-        """Text that is now certain."""
-
-    def flush(self) -> str:
-        """What was still held back, at the end."""
-
-    @property
-    def stopped(self) -> str | None:
-        """The stop string that was met, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +52,10 @@ class Sequence:
     end_ids: frozenset[int]
     vocab: int
     seed: int
-    out: TextOut
+    out: TextStream
     past: int = 0
     tables: list[Int32Array] = field(default_factory=list)
     columns: int = 0
-    text: str = ""
     delta: str = ""
     finish: FinishReason | None = None
     stop_reason: int | str | None = None
@@ -82,6 +67,10 @@ class Sequence:
     def key(self) -> int:
         """A number that no other sequence of the batch has (n is at most 1024)."""
         return self.request * 1024 + self.choice
+
+    @property
+    def text(self) -> str:
+        return self.out.text
 
     @property
     def generated(self) -> list[int]:
@@ -115,12 +104,12 @@ class Sequence:
             self.logprob_sum += logprob
         made = len(self.tokens) - self.prompt_len
         if token in self.stop_ids and made > self.params.min_tokens:
+            self.delta = ""
             self._end("stop", token if token in self.params.stop_token_ids else None)
             return
-        self.delta = self.out.push(token)
-        self.text += self.delta
-        if self.out.stopped is not None:
-            self._end("stop", self.out.stopped)
+        self.delta = self.out.push(token, may_stop=made >= self.params.min_tokens)
+        if self.out.matched is not None:
+            self._end("stop", self.out.matched)
         elif len(self.tokens) >= self.limit_len:
             self._end("length", None)
 
@@ -129,12 +118,11 @@ class Sequence:
         self.finish, self.stop_reason, self.delta = "error", why, ""
 
     def _end(self, reason: FinishReason, stop_reason: int | str | None) -> None:
+        held_back = self.out.matched is None
+        self.delta += self.out.finish() if held_back else ""
+        if held_back and self.out.matched is not None:
+            reason, stop_reason = "stop", self.out.matched  # completed by the last, broken character
         self.finish, self.stop_reason = reason, stop_reason
-        if self.out.stopped is None:
-            rest = self.out.flush()
-            # On a stop token no text was pushed for this token, so what is held back is all that is new.
-            self.delta = rest if reason == "stop" else self.delta + rest
-            self.text += rest
 
     def output(self) -> CompletionOutput:
         wanted = self.params.logprobs is not None
@@ -172,7 +160,7 @@ def check_request(prompt: list[int], params: SamplingParams, limits: Limits) -> 
         raise UserError(text, field="min_tokens", value=params.min_tokens, limit=params.max_tokens)
 
 
-def admit(request: int, prompt: list[int], params: SamplingParams, limits: Limits, outs: list[TextOut]) -> list[Sequence]:
+def admit(request: int, prompt: list[int], params: SamplingParams, limits: Limits, outs: list[TextStream]) -> list[Sequence]:
     """The `params.n` sequences of a checked request, `outs[i]` for choice i. An absent seed is drawn here, and kept."""
     check_request(prompt, params, limits)
     seed = secrets.randbits(64) if params.seed is None else params.seed & (2**64 - 1)

@@ -1,0 +1,75 @@
+"""The closing report of an answer: what was measured, and beside it what the roofline of this machine predicts from the same graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ridgeline.cli.output import note
+from ridgeline.engine.llm import LLM
+from ridgeline.engine.sequence import Sequence
+from ridgeline.graph.step import Span
+from ridgeline.planner.cost import GraphCost
+from ridgeline.planner.hardware import Machine
+from ridgeline.planner.roofline import predict, predict_prompt
+
+
+def timings(llm: LLM, seq: Sequence) -> dict[str, Any]:
+    """Seconds, tokens/s and GB/s; null where there was nothing to time. gen_* leave out the first token, which the prompt paid for.
+
+    gen_gb_s: weight and KV bytes that the graph needs per step, as `planner/cost` counts them, over the measured time.
+    predicted_*: the roofline's fastest time on ceilings whose provenance is `predicted_from`.
+    """
+    times, decoded = seq.times, len(seq.generated) - 1
+    prompt_s, gen_s = times.first - times.start, times.last - times.first
+    found: dict[str, Any] = {
+        "load_s": llm.model.load_s, "prompt_s": prompt_s, "gen_s": gen_s, "total_s": llm.model.load_s + times.last - times.start,
+        "prompt_tok_s": _rate(seq.prompt_len, prompt_s), "gen_tok_s": _rate(decoded, gen_s), "gen_gb_s": None,
+        "predicted_prompt_tok_s": None, "predicted_gen_tok_s": None, "peak_gb_s": None, "predicted_from": None,
+    }  # fmt: skip
+    if decoded < 1 or seq.times.first == 0:
+        return found
+    book, machine = book_of(llm), machine_of(llm)
+    # Costs are linear in the position: the step half way, times the number of steps, is the whole.
+    step = predict(book, [Span(0, seq.prompt_len + decoded // 2, 1, 1)], machine)
+    found["gen_gb_s"] = step.cost.memory_bytes * decoded / gen_s / 1e9 if gen_s > 0 else None
+    prompt = predict_prompt(book, seq.prompt_len, machine, chunk=llm.model.plan.chunk)
+    found["predicted_prompt_tok_s"] = _rate(seq.prompt_len, prompt.lower_s)
+    found["predicted_gen_tok_s"] = 1 / step.lower_s
+    found["peak_gb_s"], found["predicted_from"] = machine.read_gb_s, machine.provenance
+    return found
+
+
+def closing_report(llm: LLM, seq: Sequence) -> None:
+    """Two or three lines on stderr."""
+    t = timings(llm, seq)
+    note(f"prompt    {seq.prompt_len:>6} tokens  {_shown(t['prompt_tok_s'])} tok/s  (roofline {_shown(t['predicted_prompt_tok_s'])})")
+    note(
+        f"generated {len(seq.generated):>6} tokens  {_shown(t['gen_tok_s'])} tok/s  (roofline {_shown(t['predicted_gen_tok_s'])})"
+        f"  reading {_shown(t['gen_gb_s'])} GB/s (ceiling {_shown(t['peak_gb_s'])})"
+    )
+    note(f"load {t['load_s']:.2f} s, first token after {t['load_s'] + t['prompt_s']:.2f} s; {provenance(t['predicted_from'])}")
+
+
+def provenance(kind: str | None) -> str:
+    if kind == "measured":
+        return "ceilings measured on this machine"
+    return f"ceilings {kind}: `ridgeline bench micro` measures them" if kind else "too short to compare with the roofline"
+
+
+def book_of(llm: LLM) -> GraphCost:
+    return GraphCost(llm.model.program.graph, {n: t.nbytes for n, t in llm.model.tensors.items()}, llm.model.plan.kv_dtype)
+
+
+def machine_of(llm: LLM) -> Machine:
+    """This machine's ceilings as the probe found them, kept on disk; a short probe when there are none yet."""
+    from ridgeline.bench.probe import machine
+
+    return machine(llm.model.plan.threads, llm.model.plan.isa)
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return count / seconds if seconds > 0 and count > 0 else None
+
+
+def _shown(value: float | None) -> str:
+    return "      -" if value is None else f"{value:7.1f}"

@@ -1,0 +1,74 @@
+"""Text for the engine: prompts to ids, conversations to ids through the template, ids to streams of text. Thin: `text/` knows how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.errors import TemplateError
+from ridgeline.formats.checkpoint import Checkpoint
+from ridgeline.text.stream import TextStream
+from ridgeline.text.tokenizer import Tokenizer
+from ridgeline.types import SamplingParams
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """A model's tokenizer and what its checkpoint says about ends. `stop_ids` end an answer unless ignored."""
+
+    tokenizer: Tokenizer
+    stop_ids: frozenset[int]
+    name: str
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.size
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a completion prompt: BOS where the tokenizer adds it, control tokens where the caller wrote them, nothing stripped."""
+        from ridgeline.text.chat import encode_prompt
+
+        return encode_prompt(self.tokenizer, text)
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, add_generation_prompt: bool = True
+    ) -> tuple[str, list[int]]:
+        """(text, ids) of a conversation. Raises `TemplateError`; what a message says never becomes a control token."""
+        from ridgeline.text.chat import encode_chat
+
+        self.require_template()
+        chat = encode_chat(self.tokenizer, messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        return chat.text, chat.ids
+
+    def require_template(self) -> None:
+        """Raises `TemplateError` with the remedy for a model that was not made for conversations."""
+        if self.tokenizer.chat_template is None:
+            raise TemplateError(
+                f"{self.name} has no chat template, so it cannot hold a conversation", field="chat_template",
+                remedy="continue a text instead: ridgeline run MODEL --raw \"...\"",
+            )  # fmt: skip
+
+    def out(self, params: SamplingParams) -> TextStream:
+        return TextStream(
+            self.tokenizer, params.stop, include_stop=params.include_stop_str_in_output, skip_special=params.skip_special_tokens
+        )
+
+
+def open_words(checkpoint: Checkpoint) -> Words:
+    """Raises `FileFormatError` or `UnsupportedError` for a tokenizer that is missing or not understood."""
+    if checkpoint.kind == "gguf":
+        from ridgeline.text.from_gguf import tokenizer_from_gguf
+
+        tokenizer = tokenizer_from_gguf(checkpoint.metadata)
+    else:
+        from ridgeline.text.from_folder import tokenizer_from_folder
+
+        tokenizer = tokenizer_from_folder(checkpoint.folder)
+    return Words(tokenizer, tokenizer.eos_ids | _generation_ends(checkpoint), str(checkpoint.path.name))
+
+
+def _generation_ends(checkpoint: Checkpoint) -> frozenset[int]:
+    """End ids that generation_config.json adds to the tokenizer's own."""
+    ends = checkpoint.metadata.get("generation_config", {}).get("eos_token_id") if checkpoint.kind == "hf" else None
+    return frozenset(i for i in (ends if isinstance(ends, list) else [ends]) if isinstance(i, int) and not isinstance(i, bool))
