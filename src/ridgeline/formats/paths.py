@@ -6,7 +6,6 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from ridgeline.errors import FileFormatError
 
-
 MAX_SHOWN = 120
 
 
@@ -38,8 +37,8 @@ def inside(folder: Path, name: str) -> Path:
         raise FileFormatError(
             f"{path}: is missing", field=str(path), value=name, remedy="download the missing file into the folder"
         ) from None
-    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else None
-    if not target.is_relative_to(home) and not (blobs is not None and target.is_relative_to(blobs)):
+    allowed = (home, *(up.parent / "blobs" for up in home.parents if up.name == "snapshots"))
+    if not any(target.is_relative_to(folder) for folder in allowed):
         raise FileFormatError(
             f"{path}: is a link that leads out of the model folder, to {target}", field=str(path), value=str(target), limit=str(home),
             remedy="put the file itself into the folder",

@@ -41,11 +41,21 @@ def fetch_hub(name: str) -> Path:
     repo, asked = match["repo"], match["file"]
     hub = _Hub(repo)
     names, revision = hub.listing()
+    try:
+        return _fetch(hub, asked, names, revision)
+    except UserError:
+        # What is missing in an incomplete local copy is no fault of the repository.
+        if hub.unreached is not None:
+            raise hub.unreached from None
+        raise
+
+
+def _fetch(hub: _Hub, asked: str | None, names: Sequence[str], revision: str) -> Path:
     if asked is None and (SINGLE in names or INDEX in names):
         weights = _safetensors(hub, names, revision)
         beside = [n for n in _BESIDE if n in names]
         return [hub.fetch(n, revision) for n in (*beside, *weights)][-1].parent
-    first, *rest = _gguf_files(repo, asked, [n for n in names if n.lower().endswith(".gguf")])
+    first, *rest = _gguf_files(hub.repo, asked, [n for n in names if n.lower().endswith(".gguf")])
     path = hub.fetch(first, revision)
     for shard in rest:
         hub.fetch(shard, revision)
@@ -104,6 +114,7 @@ class _Hub:
         self.repo = repo
         self.endpoint = os.environ.get("HF_ENDPOINT") or None
         self.cache = cache_dir() / "hub" if os.environ.get("RIDGELINE_CACHE") else None
+        self.unreached: UserError | None = None
 
     def listing(self) -> tuple[list[str], str]:
         """File names and commit of the repository; from the local cache when the hub cannot be reached."""
@@ -115,6 +126,7 @@ class _Hub:
             local = self._local()
             if local is None or not _is_network(error):
                 raise self._explain(error, None) from None
+            self.unreached = self._explain(error, None)
             return [str(p.relative_to(local)) for p in local.rglob("*") if p.is_file()], local.name
         return [s.rfilename for s in info.siblings or ()], info.sha or "main"
 
@@ -128,12 +140,11 @@ class _Hub:
             raise self._explain(error, name) from None
 
     def _local(self) -> Path | None:
-        from huggingface_hub import snapshot_download
+        """The newest snapshot of the repository in the cache, complete or not."""
+        from huggingface_hub import constants
 
-        try:
-            return Path(snapshot_download(self.repo, cache_dir=self.cache, local_files_only=True))
-        except Exception:  # nothing cached: the network error is reported instead
-            return None
+        folder = Path(self.cache or constants.HF_HUB_CACHE) / f"models--{self.repo.replace('/', '--')}" / "snapshots"
+        return max(folder.glob("*"), key=lambda p: p.stat().st_mtime, default=None)
 
     def _explain(self, error: Exception, name: str | None) -> UserError:
         kind, what = type(error).__name__, self.repo if name is None else f"{self.repo}: {name}"

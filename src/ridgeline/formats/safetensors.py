@@ -170,8 +170,8 @@ def _tensor(file: MappedFile, name: str, entry: object, data_start: int) -> Stor
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise UnsupportedError(
-            f"{file.path}: {what} has dtype {shown(dtype)}, which is not supported; supported are {', '.join(DTYPES)}", field=what, value=dtype,
-            limit=tuple(DTYPES), remedy="convert the checkpoint to one of these",
+            f"{file.path}: {what} has dtype {shown(dtype)}, which is not supported; supported are {', '.join(DTYPES)}",
+            field=what, value=dtype, limit=tuple(DTYPES), remedy="convert the checkpoint to one of these",
         )  # fmt: skip
     if not _are_sizes(shape) or len(shape) > MAX_DIMS or not _are_sizes(offsets) or len(offsets) != 2:
         raise _bad(
