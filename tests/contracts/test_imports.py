@@ -55,8 +55,9 @@ def imported(name: str, path: Path, known: dict[str, Path]) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            # `from a import b` means a.b when that is a module, else a.
-            wanted.update(f"{base}.{a.name}" if f"{base}.{a.name}" in known else base for a in node.names)
+            # `from a import b` runs a, and a.b when that is a module; the top package is not counted for its modules.
+            inner = [f"{base}.{a.name}" for a in node.names]
+            wanted.update(inner if base == "ridgeline" and all(i in known for i in inner) else [base, *inner])
     return {w for w in wanted if w in known and w != name}
 
 
@@ -165,4 +166,4 @@ def test_the_import_reader_sees_lazy_relative_and_type_only_imports(tmp_path: Pa
     path = tmp_path / "m.py"
     path.write_text(text)
     known = {f"ridgeline.a{tail}": path for tail in ("", ".m", ".c")} | {f"ridgeline.{n}": path for n in "bd"}
-    assert imported("ridgeline.a.m", path, known) == {"ridgeline.b", "ridgeline.a.c", "ridgeline.d"}
+    assert imported("ridgeline.a.m", path, known) == {"ridgeline.b", "ridgeline.a", "ridgeline.a.c", "ridgeline.d"}

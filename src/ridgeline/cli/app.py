@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli import args
+import ridgeline.cli.args as args
 
 app = typer.Typer(
     name="ridgeline", rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
 from ridgeline.cli.output import note, print_json, size, table
-from ridgeline.engine.loader import OpenModel, open_model
+from ridgeline.engine.loader import OpenModel, load_cpu, open_model
 from ridgeline.errors import UserError
 from ridgeline.graph.ops import results
 from ridgeline.graph.step import Span
@@ -122,9 +122,7 @@ def _op_row(kind: str, makes: str, cost: Cost) -> dict[str, Any]:
 
 
 def kernel_rows(model: OpenModel) -> list[dict[str, Any]]:
-    from ridgeline.backends.table import explain
-
-    return [dict(row) for row in explain(model.spec.graph, model.spec.tensors, model.plan.isa)]
+    return [asdict(row) for row in load_cpu(model).kernels()]
 
 
 def _print(parts: Mapping[str, Any]) -> None:

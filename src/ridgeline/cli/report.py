@@ -26,7 +26,7 @@ def timings(llm: LLM, seq: Sequence) -> dict[str, Any]:
         "prompt_tok_s": _rate(seq.prompt_len, prompt_s), "gen_tok_s": _rate(decoded, gen_s), "gen_gb_s": None,
         "predicted_prompt_tok_s": None, "predicted_gen_tok_s": None, "peak_gb_s": None, "predicted_from": None,
     }  # fmt: skip
-    if decoded < 1 or seq.times.first == 0:
+    if decoded < 1 or seq.times.first == 0 or llm.model.plan.backend != "cpu":
         return found
     book, machine = book_of(llm), machine_of(llm)
     # Costs are linear in the position: the step half way, times the number of steps, is the whole.

@@ -59,8 +59,8 @@ class LLM:
         """Like `generate`, for one conversation or a list of them, through the model's chat template. Raises `TemplateError`."""
         single = not messages or isinstance(messages[0], Mapping)
         talks: list[Any] = [messages] if single else list(messages)
-        read = [self.model.text.render(list(t), tools=tools, add_generation_prompt=add_generation_prompt) for t in talks]
-        return self._answer(read, sampling_params)
+        render = self.model.text.render
+        return self._answer([render(list(t), tools, add_generation_prompt) for t in talks], sampling_params)
 
     def stream(self, prompt_ids: list[int], params: SamplingParams) -> Iterator[Sequence]:
         """The sequences of one prompt as they grow: `delta` is the text that is new, `finish` is set at the end."""
@@ -83,9 +83,10 @@ class LLM:
         if not isinstance(prompt, Many):
             text = f"a prompt is a text, token ids or a mapping, got {type(prompt).__name__}"
             raise UserError(text, field="prompt", value=type(prompt).__name__)
-        return None, list(prompt)
+        ids: Any = prompt
+        return None, list(ids)
 
-    def _answer(self, prompts: list[tuple[str | None, list[int]]], params: Params) -> list[RequestOutput]:
+    def _answer(self, prompts: Many[tuple[str | None, list[int]]], params: Params) -> list[RequestOutput]:
         each = [params or SamplingParams()] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
         if len(each) != len(prompts):
             text = f"{len(each)} sampling_params for {len(prompts)} prompts"

@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
+from ridgeline.backends import cpu
 from ridgeline.backends.base import LoadPlan, Program
-from ridgeline.engine.machine import cpu_budget, memory_budget
+from ridgeline.backends.cpu import CpuProgram, default_threads
+from ridgeline.engine.machine import memory_budget
+from ridgeline.engine.progress import packing_bar
 from ridgeline.engine.resolve import Facts, resolve
 from ridgeline.engine.sequence import Limits
 from ridgeline.engine.words import Words, open_words
@@ -47,7 +50,7 @@ def open_model(options: Options) -> OpenModel:
     path = find(options.model)
     checkpoint = open_checkpoint(path)
     spec = load_spec(checkpoint, options.max_model_len)
-    facts = Facts(str(path), spec.max_model_len, spec.graph.caches, cpu_budget(), memory_budget())
+    facts = Facts(str(path), spec.max_model_len, spec.graph.caches, default_threads(), memory_budget())
     return OpenModel(checkpoint, spec, resolve(options, facts))
 
 
@@ -69,9 +72,15 @@ def load_program(model: OpenModel) -> Program:
         from ridgeline.backends import reference
 
         return reference.load(spec.graph, spec.tensors, wanted)
-    from ridgeline.backends import cpu
+    return load_cpu(model)
 
-    program = cpu.load(spec.graph, spec.tensors, wanted)
+
+def load_cpu(model: OpenModel) -> CpuProgram:
+    """Pack for the CPU backend, whatever the plan says, then let go of the file's pages."""
+    plan, spec = model.plan, model.spec
+    with packing_bar(plan.model) as report:
+        wanted = LoadPlan(plan.blocks, plan.block_size, plan.kv_dtype, plan.threads)
+        program = cpu.load(spec.graph, spec.tensors, wanted, None if plan.isa == "auto" else plan.isa, report)
     model.checkpoint.check_unchanged()
     model.checkpoint.release_all()
     return program
