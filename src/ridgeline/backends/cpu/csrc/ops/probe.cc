@@ -108,12 +108,12 @@ double best_rate(ThreadPool& pool, double seconds, int64_t chunks, double amount
 double compute_rate(ThreadPool& pool, double seconds, double (*ops)(int64_t)) {
   int64_t rounds = 1000;
   double amount = 0;
-  for (;; rounds *= 2) {  // calls of half a millisecond
+  for (;; rounds *= 2) {  // short calls: a run must fit between the interruptions of a busy machine
     auto t = Clock::now();
     amount = ops(rounds);
-    if (since(t) > 5e-4) break;
+    if (since(t) > 2e-4) break;
   }
-  int64_t chunks = 32 * pool.size();
+  int64_t chunks = 16 * pool.size();
   return best_rate(pool, seconds, chunks, amount * double(chunks), [&](int64_t) { ops(rounds); });
 }
 

@@ -1,0 +1,107 @@
+"""This machine's ceilings: measured natively in seconds, kept in the cache folder with their date. Knows no model.
+
+The file is a convenience: what cannot be read or written is measured again, and says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ridgeline.backends.cpu import _native
+from ridgeline.backends.cpu.program import ISAS, choose_isa
+from ridgeline.formats.progress import cache_dir
+from ridgeline.planner.hardware import Machine
+from ridgeline.types import Isa
+
+# Long enough for the best of many runs on a machine that others use too; both stay far under the 15 s that a probe may take.
+FULL_SECONDS = 6.0
+SHORT_SECONDS = 1.0
+_MAX_BYTES = 1 << 30
+
+
+def machine(threads: int, isa: Isa | str = "auto") -> Machine:
+    """Ceilings with `threads` threads for the kernels of `isa` ("auto": the best here): from the cache, else a short probe."""
+    chosen = _isa(isa)
+    return _read(threads, chosen) or probe(threads, chosen, SHORT_SECONDS)
+
+
+def probe(threads: int, isa: Isa | str = "auto", seconds: float = FULL_SECONDS) -> Machine:
+    """Measure now, in about `seconds` and at most 15 s, and keep the result. Raises `UserError` for an isa that this CPU lacks."""
+    chosen = _isa(isa)
+    read, _, int8, f32 = _native.probe(ISAS.index(chosen), threads, seconds, _memory_to_use())
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    found = Machine(machine_name(), read, int8, f32, threads, chosen, "measured", now)
+    _write(found)
+    return found
+
+
+def machine_name() -> str:
+    """CPU model and logical CPUs of this host: ceilings kept under another name are another machine's."""
+    model = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text("utf8").splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    return f"{model}, {os.cpu_count()} CPUs, {platform.node()}"
+
+
+def _isa(isa: Isa | str) -> Isa:
+    wanted = [name for name in ISAS if name == isa]
+    return choose_isa(wanted[0] if wanted else None)
+
+
+def _memory_to_use() -> int:
+    """A fifth of what is free, so that a probe never pushes a model out of memory."""
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        free = 1 << 30
+    return max(64 << 20, min(_MAX_BYTES, free // 5))
+
+
+def _file() -> Path:
+    return cache_dir() / "ceilings.json"
+
+
+def _key(threads: int, isa: str) -> str:
+    return f"{machine_name()} / {isa} / {threads} threads"
+
+
+def _load() -> dict[str, Any]:
+    try:
+        found = json.loads(_file().read_text("utf8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _read(threads: int, isa: Isa) -> Machine | None:
+    try:
+        found = Machine(**_load()[_key(threads, isa)])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found if (found.threads, found.isa, found.provenance) == (threads, isa, "measured") else None
+
+
+def _write(found: Machine) -> None:
+    known = _load()
+    known[_key(found.threads, found.isa)] = asdict(found)
+    path = _file()
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(known, indent=1), "utf8")
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
