@@ -45,6 +45,7 @@ class Prediction:
     upper_s: float
     cost: Cost
     provenance: Provenance
+    bound: Bound = "none"  # what most of the lower bound waits for
 
 
 def times(cost: Cost, machine: Machine) -> Times:
@@ -55,12 +56,13 @@ def times(cost: Cost, machine: Machine) -> Times:
 def predict(book: GraphCost, spans: Sequence[Span], machine: Machine) -> Prediction:
     """Bounds of one step. The label is the machine's: a prediction is as good as its ceilings."""
     step = book.work(spans)
-    lower = upper = 0.0
+    lower = upper = memory = 0.0
     total = Cost()
     for _, cost in book.ops(step):
         t = times(cost, machine)
         lower, upper, total = lower + t.lower_s, upper + t.upper_s, total + cost
-    return Prediction(lower, upper, total, machine.provenance)
+        memory += t.lower_s if t.bound == "memory" else 0.0
+    return Prediction(lower, upper, total, machine.provenance, _verdict(memory, lower))
 
 
 def predict_prompt(book: GraphCost, tokens: int, machine: Machine, *, past: int = 0, chunk: int | None = None) -> Prediction:
@@ -81,4 +83,12 @@ def predict_generation(book: GraphCost, past: int, tokens: int, machine: Machine
 
 def _joined(parts: Sequence[Prediction], machine: Machine) -> Prediction:
     total = sum((p.cost for p in parts), Cost())
-    return Prediction(sum(p.lower_s for p in parts), sum(p.upper_s for p in parts), total, machine.provenance)
+    lower = sum(p.lower_s for p in parts)
+    memory = sum(p.lower_s for p in parts if p.bound == "memory")
+    return Prediction(lower, sum(p.upper_s for p in parts), total, machine.provenance, _verdict(memory, lower))
+
+
+def _verdict(memory_s: float, whole_s: float) -> Bound:
+    if whole_s == 0:
+        return "none"
+    return "memory" if 2 * memory_s >= whole_s else "compute"

@@ -1,0 +1,235 @@
+"""`bench micro`: prompt and generation speed of one sequence, beside this machine's ceilings and the roofline's prediction.
+
+GOPS counts two operations for each multiply-add really done in linear layers, over the whole time; GB/s counts the weight and KV bytes
+that the graph needs. Knows no terminal.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from ridgeline.backends.base import Program
+from ridgeline.bench.peer import Kind, Peer, find_binary
+from ridgeline.bench.probe import FULL_SECONDS, probe
+from ridgeline.bench.runner import OneSequence, random_tokens, timed_ops
+from ridgeline.engine.loader import OpenModel, load_program, open_model
+from ridgeline.errors import UserError
+from ridgeline.graph.ops import Embed, Linear, LinearGroup
+from ridgeline.options import Options
+from ridgeline.planner.cost import GraphCost
+from ridgeline.planner.hardware import Machine
+from ridgeline.planner.roofline import Prediction, predict_generation, predict_prompt
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroOptions:
+    """options: how to load. prompt, gen: tokens; repeat: runs whose medians are reported; against: a llama-bench binary."""
+
+    options: Options
+    prompt: int = 512
+    gen: int = 128
+    repeat: int = 5
+    ops: bool = False
+    against: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("prompt", "gen", "repeat"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name} is {getattr(self, name)}, must be at least 1", field=f"--{name}", value=getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow:
+    """All ops of one kind and shape in one phase. calls: per run."""
+
+    phase: Kind
+    label: str
+    calls: int
+    seconds: float
+    gb_s: float
+    gflop_s: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """The peer's medians, its chosen settings and commands, what every setting gave in one run, and ours over theirs."""
+
+    prompt_tok_s: float
+    gen_tok_s: float
+    prompt_ratio: float
+    gen_ratio: float
+    prompt_command: str
+    gen_command: str
+    tried: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class MicroReport:
+    """Medians over the runs. fractions are of the measured ceilings; predicted_* are the roofline's fastest, from those ceilings."""
+
+    model: str
+    prompt: int
+    gen: int
+    threads: int
+    isa: str
+    prompt_tok_s: float
+    gen_tok_s: float
+    prompt_gops: float
+    gen_gb_s: float
+    peak_gb_s: float
+    peak_int8_gops: float
+    peak_f32_gflops: float
+    prompt_fraction_of_int8: float
+    gen_fraction_of_read: float
+    predicted_prompt_tok_s: float
+    predicted_gen_tok_s: float
+    prompt_bound: str
+    gen_bound: str
+    machine: Machine
+    runs: dict[Kind, list[float]] = field(default_factory=dict)
+    ops: list[OpRow] = field(default_factory=list)
+    against: Against | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and texts; provenance of the ceilings in `machine`."""
+        return asdict(self)
+
+
+class _Bench:
+    """A loaded model and how to time it."""
+
+    def __init__(self, asked: MicroOptions, model: OpenModel) -> None:
+        self.asked, self.plan = asked, model.plan
+        self.program: Program = load_program(model)
+        vocab = next(op.vocab for op in self.program.graph.ops if isinstance(op, Embed))
+        self.tokens = random_tokens(asked.prompt, vocab)
+        self._sequence = OneSequence(self.program, vocab)
+        self.book = GraphCost(self.program.graph, {n: t.nbytes for n, t in model.spec.tensors.items()}, self.plan.kv_dtype)
+
+    @property
+    def isa(self) -> str:
+        return str(getattr(self.program, "isa", self.plan.isa))
+
+    def seconds(self, kind: Kind) -> float:
+        if kind == "prompt":
+            return self._sequence.prompt_seconds(self.tokens, self.plan.chunk)
+        return self._sequence.generate_seconds(int(self.tokens[0]), self.asked.gen)
+
+    def count(self, kind: Kind) -> int:
+        return self.asked.prompt if kind == "prompt" else self.asked.gen
+
+    def predictions(self, machine: Machine) -> tuple[Prediction, Prediction]:
+        prompt = predict_prompt(self.book, self.asked.prompt, machine, chunk=self.plan.chunk)
+        return prompt, predict_generation(self.book, 0, self.asked.gen, machine)
+
+
+def run(asked: MicroOptions, say: Say = lambda line: None) -> MicroReport:
+    """Load, probe, measure. `say` gets a line when something slow begins. Raises `UserError` for what cannot be loaded or run."""
+    binary = None if asked.against is None else find_binary(asked.against)
+    bench = _Bench(asked, open_model(asked.options))
+    say(f"measuring this machine's ceilings ({FULL_SECONDS:.0f} s)")
+    machine = probe(bench.plan.threads, bench.isa, FULL_SECONDS)
+    kinds: tuple[Kind, Kind] = ("prompt", "gen")
+    for kind in kinds:
+        bench.seconds(kind)  # warm-up: pages, caches, scratch memory
+    turns = None if binary is None else _Turns(Peer(binary, bench.plan.path, asked.prompt, asked.gen, bench.plan.threads), say)
+    runs: dict[Kind, list[float]] = {kind: [] for kind in kinds}
+    for kind in kinds:
+        say(f"measuring {kind}, {asked.repeat} times")
+        for _ in range(asked.repeat):
+            runs[kind].append(bench.seconds(kind))
+            if turns is not None:
+                turns.take(kind)
+    rates = {kind: bench.count(kind) / median(runs[kind]) for kind in kinds}
+    against = None if turns is None else turns.result(rates)
+    return _report(bench, machine, runs, _op_rows(bench) if asked.ops else [], against)
+
+
+class _Turns:
+    """The peer's side of the turns."""
+
+    def __init__(self, peer: Peer, say: Say) -> None:
+        self._peer, self._best, self._tried = peer, dict[Kind, tuple[str, ...]](), dict[str, dict[str, float]]()
+        self._rates: dict[Kind, list[float]] = {"prompt": [], "gen": []}
+        for kind in self._rates:
+            say(f"finding the peer's best settings for {kind}")
+            self._best[kind], self._tried[kind] = peer.best_settings(kind)
+
+    def take(self, kind: Kind) -> None:
+        self._rates[kind].append(self._peer.measure(kind, self._best[kind]))
+
+    def result(self, ours: dict[Kind, float]) -> Against:
+        prompt, gen = median(self._rates["prompt"]), median(self._rates["gen"])
+        commands = {kind: shlex.join(self._peer.command(kind, self._best[kind])) for kind in self._rates}
+        return Against(prompt, gen, ours["prompt"] / prompt, ours["gen"] / gen, commands["prompt"], commands["gen"], self._tried)
+
+
+def _op_rows(bench: _Bench) -> list[OpRow]:
+    """One more run of each phase with timing on; instructions of the same label are added up."""
+    rows: list[OpRow] = []
+    kinds: tuple[Kind, Kind] = ("prompt", "gen")
+    for kind in kinds:
+        sums: dict[str, list[float]] = {}
+        for op in timed_ops(bench.program, lambda kind=kind: bench.seconds(kind)):
+            total = sums.setdefault(_label(op), [0, 0.0, 0, 0])
+            for i, value in enumerate((op.calls, op.seconds, op.bytes, op.flops)):
+                total[i] += value
+        whole = sum(s[1] for s in sums.values()) or 1.0
+        for label, (calls, seconds, nbytes, flops) in sorted(sums.items(), key=lambda item: -item[1][1]):
+            pace = 1e9 * seconds or 1.0
+            rows.append(OpRow(kind, label, int(calls), seconds, nbytes / pace, flops / pace, seconds / whole))
+    return rows
+
+
+def _label(op: Any) -> str:
+    """The instruction's label and, for linear layers, which weights it multiplies, layer numbers left out."""
+    weights = [w for o in op.ops if isinstance(o, Linear | LinearGroup) for w in (o.weights if isinstance(o, LinearGroup) else (o.weight,))]
+    return " ".join([op.label, "+".join(w.rpartition(".")[2] for w in weights)]).strip()
+
+
+def _report(
+    bench: _Bench, machine: Machine, runs: dict[Kind, list[float]], ops: list[OpRow], against: Against | None
+) -> MicroReport:
+    prompt, gen = bench.predictions(machine)
+    prompt_s, gen_s = median(runs["prompt"]), median(runs["gen"])
+    gops, gb_s = prompt.cost.linear_flops / prompt_s / 1e9, gen.cost.memory_bytes / gen_s / 1e9
+    return MicroReport(
+        model=bench.plan.model, prompt=bench.asked.prompt, gen=bench.asked.gen, threads=bench.plan.threads, isa=bench.isa,
+        prompt_tok_s=bench.asked.prompt / prompt_s, gen_tok_s=bench.asked.gen / gen_s, prompt_gops=gops, gen_gb_s=gb_s,
+        peak_gb_s=machine.read_gb_s, peak_int8_gops=machine.int8_gops, peak_f32_gflops=machine.f32_gflops,
+        prompt_fraction_of_int8=gops / machine.int8_gops, gen_fraction_of_read=gb_s / machine.read_gb_s,
+        predicted_prompt_tok_s=bench.asked.prompt / prompt.lower_s, predicted_gen_tok_s=bench.asked.gen / gen.lower_s,
+        prompt_bound=prompt.bound, gen_bound=gen.bound, machine=machine, runs=runs, ops=ops, against=against,
+    )  # fmt: skip
+
+
+def render(report: MicroReport) -> str:
+    """The report for people, one line a fact."""
+    m, r = report.machine, report
+    lines = [
+        f"{r.model}: {r.threads} threads, {r.isa} kernels, medians of {len(r.runs['prompt'])} runs",
+        f"  prompt {r.prompt:>5}  {r.prompt_tok_s:9.1f} tok/s  {r.prompt_gops:7.1f} GOPS in linear layers"
+        f" = {r.prompt_fraction_of_int8:4.0%} of int8 peak   roofline {r.predicted_prompt_tok_s:9.1f} tok/s ({r.prompt_bound})",
+        f"  gen    {r.gen:>5}  {r.gen_tok_s:9.1f} tok/s  {r.gen_gb_s:7.1f} GB/s of weights and KV"
+        f" = {r.gen_fraction_of_read:4.0%} of read peak   roofline {r.predicted_gen_tok_s:9.1f} tok/s ({r.gen_bound})",
+        f"  ceilings ({m.provenance} {m.date}): read {m.read_gb_s:.1f} GB/s, int8 {m.int8_gops:.0f} GOPS, f32 {m.f32_gflops:.0f} GFLOP/s",
+    ]
+    if report.against is not None:
+        a = report.against
+        lines += [
+            f"  against  prompt {a.prompt_tok_s:9.1f} tok/s, ours is {a.prompt_ratio:.2f}x   {a.prompt_command}",
+            f"           gen    {a.gen_tok_s:9.1f} tok/s, ours is {a.gen_ratio:.2f}x   {a.gen_command}",
+        ]
+    if report.ops:
+        lines.append(f"  {'phase':<7}{'op':<40}{'calls':>7}{'ms':>10}{'share':>7}{'GB/s':>9}{'GFLOP/s':>10}")
+    for row in report.ops:
+        numbers = f"{row.calls:>7}{row.seconds * 1e3:>10.2f}{row.share:>7.1%}{row.gb_s:>9.1f}{row.gflop_s:>10.1f}"
+        lines.append(f"  {row.phase:<7}{row.label[:39]:<40}{numbers}")
+    return "\n".join(lines)
