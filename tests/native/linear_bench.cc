@@ -1,15 +1,15 @@
 // Micro-benchmark of the linear kernels beside ceilings measured in the same run. Prints medians; asserts nothing.
 //
-// usage: linear_bench [gemv|gemm|all] [ENCODING|all] [ISA|all] [THREADS]
+// usage: linear_bench [gemv|stream|gemm|all] [ENCODING|all] [ISA|all] [THREADS]
+#include <sys/mman.h>
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <string>
 #include <thread>
-
-#include <sys/mman.h>
 
 #include "linear_ceilings.h"
 #include "linear_reference.h"
@@ -33,18 +33,28 @@ struct Huge {
   uint8_t* data;
 };
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double cpu_seconds() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
 
-// Seconds of work(thread) on all threads at once, best of `repeats`: other processes share this machine.
+// Seconds of work(thread) on all threads at once: CPU time of the slowest thread, best of `repeats`. CPU time, because other
+// processes share this machine and a thread that waits for its core says nothing of the kernel.
 double best_time(int threads, int repeats, const std::function<void(int)>& work) {
   double best = 1e30;
   for (int i = 0; i < repeats; ++i) {
-    const double start = now();
+    std::vector<double> seconds(static_cast<size_t>(threads));
+    auto timed = [&](int t) {
+      const double start = cpu_seconds();
+      work(t);
+      seconds[static_cast<size_t>(t)] = cpu_seconds() - start;
+    };
     std::vector<std::thread> others;
-    for (int t = 1; t < threads; ++t) others.emplace_back(work, t);
-    work(0);
+    for (int t = 1; t < threads; ++t) others.emplace_back(timed, t);
+    timed(0);
     for (auto& other : others) other.join();
-    best = std::min(best, now() - start);
+    best = std::min(best, *std::max_element(seconds.begin(), seconds.end()));
   }
   return best;
 }
@@ -68,7 +78,11 @@ double peak_gops(int threads, double (*probe)(int64_t)) {
 
 struct Problem {
   Problem(const Format& f, int64_t rows, int64_t columns, int64_t copies)
-      : format(f), bytes(packed_bytes(f.encoding, rows, columns)), memory(static_cast<size_t>(bytes * copies)), rows(rows), columns(columns) {
+      : format(f),
+        bytes(packed_bytes(f.encoding, rows, columns)),
+        memory(static_cast<size_t>(bytes * copies)),
+        rows(rows),
+        columns(columns) {
     const auto file = random_rows(f, rows, columns, 5);
     pack_rows(f.encoding, file.data(), columns / f.block * f.bytes, rows, columns, 0, rows, memory.data);
     for (int64_t i = 1; i < copies; ++i) std::memcpy(memory.data + i * bytes, memory.data, static_cast<size_t>(bytes));
@@ -106,15 +120,15 @@ void run_matmul(const LinearKernels& k, const PackedMatrix& w, const Activations
 
 constexpr int64_t kShapes[][2] = {{1536, 576}, {2048, 2048}, {8192, 2048}, {2048, 8192}};  // rows, columns
 
-void bench_gemv(const Format& f, Isa isa, int threads, double ceiling) {
+void bench_gemv(const Format& f, Isa isa, int threads, double ceiling, int64_t tokens) {
   const LinearKernels& k = linear_kernels(isa, f.encoding);
-  std::printf("%-7s %-8s gemv %dt", f.name, isa_name(isa), threads);
+  std::printf("%-7s %-8s gemv T%ld %dt", f.name, isa_name(isa), static_cast<long>(tokens), threads);
   for (const auto& shape : kShapes) {
     if (f.block == 256 && shape[1] % 256 != 0) continue;
     const int64_t bytes = packed_bytes(f.encoding, shape[0], shape[1]), copies = std::max<int64_t>(1, (int64_t{128} << 20) / bytes);
     const Problem p(f, shape[0], shape[1], copies);
-    const Input input(1, shape[1], k);
-    std::vector<float> y(static_cast<size_t>(shape[0]));
+    const Input input(tokens, shape[1], k);
+    std::vector<float> y(static_cast<size_t>(shape[0] * tokens));
     const double s = best_time(threads, 5, [&](int t) {
       for (int64_t i = 0; i < copies; ++i) run_matmul(k, p.matrix(i), input.a, y.data(), t, threads);
     });
@@ -151,15 +165,16 @@ int main(int argc, char** argv) {
     if (argc > 4 && threads != std::atoi(argv[4])) continue;
     const double read = read_gb_s(threads), fma[] = {1, peak_gops(threads, ceilings::fma_avx2), peak_gops(threads, ceilings::fma_avx512)};
     const double int8[] = {1, peak_gops(threads, ceilings::int8_avx2), peak_gops(threads, ceilings::int8_avx512)};
-    std::printf("ceilings %dt: read %.1f GB/s; int8 GOPS avx2 %.0f, vnni %.0f; float32 GFLOP/s avx2 %.0f, avx512 %.0f\n", threads, read, int8[1], int8[2],
-                fma[1], fma[2]);
+    std::printf("ceilings %dt: read %.1f GB/s; int8 GOPS avx2 %.0f, vnni %.0f; float32 GFLOP/s avx2 %.0f, avx512 %.0f\n", threads, read,
+                int8[1], int8[2], fma[1], fma[2]);
     for (const Format& f : formats()) {
       if (encoding != "all" && encoding != f.name) continue;
       for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
         if (!isa_supported(isa) || (isa_wanted == "all" ? isa == Isa::kPortable : isa_wanted != isa_name(isa))) continue;
         const double peak = (needs_codes(f.encoding) ? int8 : fma)[static_cast<int>(isa)];
-        if (what != "gemm") bench_gemv(f, isa, threads, read);
-        if (what != "gemv") {
+        for (int64_t tokens : {1, 2, 4, 8})
+          if (what == "stream" || (what != "gemm" && tokens == 1)) bench_gemv(f, isa, threads, read, tokens);
+        if (what == "gemm" || what == "all") {
           bench_gemm(f, isa, threads, peak, 1536, 576);
           bench_gemm(f, isa, threads, peak, 2048, 2048);
         }

@@ -32,16 +32,16 @@ __attribute__((target("avx2"))) inline void read(const uint8_t* p, size_t bytes)
 
 // Each probe returns the operations it did (a multiply-add counts two).
 __attribute__((target("avx2"))) inline double int8_avx2(int64_t rounds) {
-  const __m256i w = _mm256_set1_epi8(3), x = _mm256_set1_epi8(1), ones = _mm256_set1_epi16(1);
-  __m256i sum[4] = {};
+  __m256i x[4], sum[4] = {};
+  for (int j = 0; j < 4; ++j) x[j] = _mm256_set1_epi8(static_cast<char>(j + 1));
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i w = _mm256_set1_epi8(3);
   for (int64_t i = 0; i < rounds; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
-      __m256i a = w;
-      asm volatile("" : "+x"(a));
-      const __m256i p = _mm256_add_epi16(_mm256_maddubs_epi16(a, x), _mm256_maddubs_epi16(a, x));
-      asm volatile("" : "+x"(a));
-      const __m256i q = _mm256_add_epi16(_mm256_maddubs_epi16(a, x), _mm256_maddubs_epi16(a, w));
+      asm volatile("" : "+x"(w));  // a new weight every time, as far as the compiler knows
+      const __m256i p = _mm256_add_epi16(_mm256_maddubs_epi16(w, x[0]), _mm256_maddubs_epi16(w, x[1]));
+      const __m256i q = _mm256_add_epi16(_mm256_maddubs_epi16(w, x[2]), _mm256_maddubs_epi16(w, x[3]));
       sum[j] = _mm256_add_epi32(sum[j], _mm256_madd_epi16(_mm256_add_epi16(p, q), ones));
     }
   consume(sum);
@@ -51,17 +51,19 @@ __attribute__((target("avx2"))) inline double int8_avx2(int64_t rounds) {
 __attribute__((target("avx512f,avx512vnni"))) inline double int8_avx512(int64_t rounds) {
   if (!__builtin_cpu_supports("avx512vnni")) return 0;
   const __m512i w = _mm512_set1_epi8(3), x = _mm512_set1_epi8(1);
-  __m512i sum[8] = {w, w, w, w, w, w, w, w};
+  __m512i sum[16];
+  for (int j = 0; j < 16; ++j) sum[j] = _mm512_set1_epi32(j);  // different, or the compiler merges the chains
   for (int64_t i = 0; i < rounds; ++i)
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) sum[j] = _mm512_dpbusd_epi32(sum[j], w, x);
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; ++j) sum[j] = _mm512_dpbusd_epi32(sum[j], w, x);
   consume(sum);
-  return static_cast<double>(rounds) * 8 * 128;
+  return static_cast<double>(rounds) * 16 * 128;
 }
 
 __attribute__((target("avx2,fma"))) inline double fma_avx2(int64_t rounds) {
   const __m256 a = _mm256_set1_ps(1.0f);
-  __m256 sum[10] = {};
+  __m256 sum[10];
+  for (int j = 0; j < 10; ++j) sum[j] = _mm256_set1_ps(static_cast<float>(j));
   for (int64_t i = 0; i < rounds; ++i)
 #pragma GCC unroll 10
     for (int j = 0; j < 10; ++j) sum[j] = _mm256_fmadd_ps(a, a, sum[j]);
@@ -72,7 +74,8 @@ __attribute__((target("avx2,fma"))) inline double fma_avx2(int64_t rounds) {
 __attribute__((target("avx512f"))) inline double fma_avx512(int64_t rounds) {
   if (!__builtin_cpu_supports("avx512f")) return 0;
   const __m512 a = _mm512_set1_ps(1.0f);
-  __m512 sum[10] = {a, a, a, a, a, a, a, a, a, a};
+  __m512 sum[10];
+  for (int j = 0; j < 10; ++j) sum[j] = _mm512_set1_ps(static_cast<float>(j));
   for (int64_t i = 0; i < rounds; ++i)
 #pragma GCC unroll 10
     for (int j = 0; j < 10; ++j) sum[j] = _mm512_fmadd_ps(a, a, sum[j]);

@@ -21,11 +21,11 @@ struct Format {
 
 inline const std::vector<Format>& formats() {
   static const std::vector<Format> all = {
-      {Encoding::kF32, "F32", 1, 4, {}},           {Encoding::kF16, "F16", 1, 2, {}},          {Encoding::kBF16, "BF16", 1, 2, {}},
-      {Encoding::kQ4_0, "Q4_0", 32, 18, {0}},      {Encoding::kQ4_1, "Q4_1", 32, 20, {0, 2}},  {Encoding::kQ5_0, "Q5_0", 32, 22, {0}},
-      {Encoding::kQ5_1, "Q5_1", 32, 24, {0, 2}},   {Encoding::kQ8_0, "Q8_0", 32, 34, {0}},     {Encoding::kQ2_K, "Q2_K", 256, 84, {80, 82}},
-      {Encoding::kQ3_K, "Q3_K", 256, 110, {108}},  {Encoding::kQ4_K, "Q4_K", 256, 144, {0, 2}}, {Encoding::kQ5_K, "Q5_K", 256, 176, {0, 2}},
-      {Encoding::kQ6_K, "Q6_K", 256, 210, {208}},  {Encoding::kIQ4_NL, "IQ4_NL", 32, 18, {0}}, {Encoding::kIQ4_XS, "IQ4_XS", 256, 136, {0}},
+      {Encoding::kF32, "F32", 1, 4, {}},          {Encoding::kF16, "F16", 1, 2, {}},           {Encoding::kBF16, "BF16", 1, 2, {}},
+      {Encoding::kQ4_0, "Q4_0", 32, 18, {0}},     {Encoding::kQ4_1, "Q4_1", 32, 20, {0, 2}},   {Encoding::kQ5_0, "Q5_0", 32, 22, {0}},
+      {Encoding::kQ5_1, "Q5_1", 32, 24, {0, 2}},  {Encoding::kQ8_0, "Q8_0", 32, 34, {0}},      {Encoding::kQ2_K, "Q2_K", 256, 84, {80, 82}},
+      {Encoding::kQ3_K, "Q3_K", 256, 110, {108}}, {Encoding::kQ4_K, "Q4_K", 256, 144, {0, 2}}, {Encoding::kQ5_K, "Q5_K", 256, 176, {0, 2}},
+      {Encoding::kQ6_K, "Q6_K", 256, 210, {208}}, {Encoding::kIQ4_NL, "IQ4_NL", 32, 18, {0}},  {Encoding::kIQ4_XS, "IQ4_XS", 256, 136, {0}},
       {Encoding::kMXFP4, "MXFP4", 32, 17, {}},
   };
   return all;
@@ -75,13 +75,27 @@ inline void decode_small(const Format& f, const uint8_t* b, float* out) {
     auto nibble = [&](int at) { return j < 16 ? b[at + j] & 15 : b[at + j - 16] >> 4; };
     auto high = [&](int at) { return ((b[at + j / 8] >> (j % 8)) & 1) << 4; };
     switch (f.encoding) {
-      case Encoding::kQ4_0: out[j] = d * static_cast<float>(nibble(2) - 8); break;
-      case Encoding::kQ4_1: out[j] = d * static_cast<float>(nibble(4)) + m; break;
-      case Encoding::kQ5_0: out[j] = d * static_cast<float>((nibble(6) | high(2)) - 16); break;
-      case Encoding::kQ5_1: out[j] = d * static_cast<float>(nibble(8) | high(4)) + m; break;
-      case Encoding::kQ8_0: out[j] = d * static_cast<float>(static_cast<int8_t>(b[2 + j])); break;
-      case Encoding::kIQ4_NL: out[j] = d * static_cast<float>(iq4[nibble(2)]); break;
-      default: out[j] = d * fp4[nibble(1)]; break;
+      case Encoding::kQ4_0:
+        out[j] = d * static_cast<float>(nibble(2) - 8);
+        break;
+      case Encoding::kQ4_1:
+        out[j] = d * static_cast<float>(nibble(4)) + m;
+        break;
+      case Encoding::kQ5_0:
+        out[j] = d * static_cast<float>((nibble(6) | high(2)) - 16);
+        break;
+      case Encoding::kQ5_1:
+        out[j] = d * static_cast<float>(nibble(8) | high(4)) + m;
+        break;
+      case Encoding::kQ8_0:
+        out[j] = d * static_cast<float>(static_cast<int8_t>(b[2 + j]));
+        break;
+      case Encoding::kIQ4_NL:
+        out[j] = d * static_cast<float>(iq4[nibble(2)]);
+        break;
+      default:
+        out[j] = d * fp4[nibble(1)];
+        break;
     }
   }
 }

@@ -52,9 +52,9 @@ std::vector<float> random_values(int64_t n, uint32_t seed) {
   std::normal_distribution<float> normal;
   std::vector<float> x(static_cast<size_t>(n));
   for (auto& v : x) v = normal(random);
-  for (size_t i = 0; i + 1 < x.size(); i += 97) x[i] *= 30.0f;               // outliers
-  for (size_t i = 64; i < x.size() && i < 96; ++i) x[i] = 0.0f;               // a zero group
-  for (size_t i = 128; i < x.size() && i < 160; ++i) x[i] *= 1e-41f;          // a subnormal group
+  for (size_t i = 0; i + 1 < x.size(); i += 97) x[i] *= 30.0f;        // outliers
+  for (size_t i = 64; i < x.size() && i < 96; ++i) x[i] = 0.0f;       // a zero group
+  for (size_t i = 128; i < x.size() && i < 160; ++i) x[i] *= 1e-41f;  // a subnormal group
   return x;
 }
 
@@ -75,7 +75,8 @@ bool within_bound(const Format& f, const std::vector<float>& w, const Activation
       double sum = 0, size = 0;
       for (int64_t k = 0; k < columns; ++k) sum += x[k] * w[r * columns + k], size += std::fabs(x[k] * w[r * columns + k]);
       // A minimum is added apart from its scaled codes: terms before they cancel are up to 16 + 1 times larger than their sum.
-      const double terms = codes ? size * 4 + 1e-30 : size + 1e-30, steps = codes ? 4.0 * static_cast<double>(groups) : static_cast<double>(columns);
+      const double terms = codes ? size * 4 + 1e-30 : size + 1e-30,
+                   steps = codes ? 4.0 * static_cast<double>(groups) : static_cast<double>(columns);
       if (!(std::fabs(sum - y[t * y_stride + r]) <= (steps + 4) * 0x1p-24 * terms)) return false;
     }
   }
@@ -100,14 +101,15 @@ void test_shape(const Format& f, Isa isa, int64_t rows, int64_t columns) {
 
   const auto x = random_values(most * stride, 7);
   std::vector<float> whole;
-  for (int64_t tokens : {most, int64_t{33}, int64_t{17}, int64_t{16}, int64_t{9}, int64_t{8}, int64_t{7}, int64_t{6}, int64_t{5}, int64_t{4},
-                         int64_t{3}, int64_t{2}, int64_t{1}}) {
+  for (int64_t tokens : {most, int64_t{33}, int64_t{17}, int64_t{16}, int64_t{9}, int64_t{8}, int64_t{7}, int64_t{6}, int64_t{5},
+                         int64_t{4}, int64_t{3}, int64_t{2}, int64_t{1}}) {
     Step step(x, tokens, columns, stride), other(x, tokens, columns, stride);
     if (needs_codes(f.encoding)) {
       kernels.quantize(step.a, 0, tokens / 2);
       kernels.quantize(step.a, tokens / 2, tokens);
       portable.quantize(other.a, 0, tokens);
-      const bool equal = step.codes == other.codes && step.sums == other.sums && same(step.scales.data(), other.scales.data(), static_cast<int64_t>(step.scales.size()));
+      const bool equal = step.codes == other.codes && step.sums == other.sums &&
+                         same(step.scales.data(), other.scales.data(), static_cast<int64_t>(step.scales.size()));
       check(equal, "quantize equals portable", f, isa, tokens, rows, columns);
     }
     std::vector<float> y(static_cast<size_t>(tokens * y_stride), 12345.0f), split = y, reference = y;
@@ -169,7 +171,8 @@ int main(int argc, char** argv) {
         if (f.block == 1) test_shape(f, isa, rows, 45);
       }
       test_hostile(f, isa);
-      std::printf("%-8s %-9s %s  (%s)\n", f.name, isa_name(isa), failures == before ? "ok" : "FAILED", linear_kernels(isa, f.encoding).name);
+      std::printf("%-8s %-9s %s  (%s)\n", f.name, isa_name(isa), failures == before ? "ok" : "FAILED",
+                  linear_kernels(isa, f.encoding).name);
     }
   }
   std::printf("%d checks, %d failures\n", checks, failures);

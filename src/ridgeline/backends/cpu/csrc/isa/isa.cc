@@ -50,9 +50,12 @@ bool isa_supported(Isa isa) { return static_cast<int>(isa) <= static_cast<int>(b
 
 const char* isa_name(Isa isa) {
   switch (isa) {
-    case Isa::kAvx512: return "avx512";
-    case Isa::kAvx2: return "avx2";
-    default: return "portable";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx2:
+      return "avx2";
+    default:
+      return "portable";
   }
 }
 

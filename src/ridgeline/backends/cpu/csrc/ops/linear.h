@@ -11,12 +11,26 @@ namespace ridgeline {
 
 // GGML numbers, as in ridgeline/encodings.py.
 enum class Encoding : int32_t {
-  kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ2_K = 10, kQ3_K = 11, kQ4_K = 12, kQ5_K = 13,
-  kQ6_K = 14, kIQ4_NL = 20, kIQ4_XS = 23, kBF16 = 30, kMXFP4 = 39
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kIQ4_NL = 20,
+  kIQ4_XS = 23,
+  kBF16 = 30,
+  kMXFP4 = 39
 };
 
-constexpr int kRowTile = 8;    // output rows are interleaved by eight: a SIMD lane is an output row
-constexpr int kGroup = 32;     // activations are quantized in groups of 32 inside one row
+constexpr int kRowTile = 8;  // output rows are interleaved by eight: a SIMD lane is an output row
+constexpr int kGroup = 32;   // activations are quantized in groups of 32 inside one row
 
 struct PackedMatrix {
   Encoding encoding;
@@ -27,14 +41,14 @@ struct PackedMatrix {
 
 // The step's activations, prepared once per Linear input by `quantize` and shared by all matrices that read it.
 struct Activations {
-  int64_t tokens;        // T
-  int64_t columns;       // K
-  const float* values;   // [T, stride] the float rows themselves (float weight formats read these)
-  int64_t stride;        // in floats
+  int64_t tokens;       // T
+  int64_t columns;      // K
+  const float* values;  // [T, stride] the float rows themselves (float weight formats read these)
+  int64_t stride;       // in floats
   // Sizes as below; the order inside is the kernels' own (tiles of tokens, see linear_internal.h), except that T = 1 is a plain row.
-  int8_t* codes;         // [T, K rounded up to 32], round-to-nearest-even of x / scale, in -127..127; padded columns are 0
-  float* scales;         // [T, groups], amax / 127 (0 when the group is all zero, NaN when one is NaN)
-  int32_t* sums;         // [T, groups] sums of codes 0..15 (low 16 bits) and 16..31 (high 16 bits)
+  int8_t* codes;  // [T, K rounded up to 32], round-to-nearest-even of x / scale, in -127..127; padded columns are 0
+  float* scales;  // [T, groups], amax / 127 (0 when the group is all zero, NaN when one is NaN)
+  int32_t* sums;  // [T, groups] sums of codes 0..15 (low 16 bits) and 16..31 (high 16 bits)
 };
 
 int64_t packed_bytes(Encoding encoding, int64_t rows, int64_t columns);

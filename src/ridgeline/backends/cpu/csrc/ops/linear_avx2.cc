@@ -9,31 +9,29 @@ namespace {
 struct Avx2 : Ymm {
   static constexpr bool kSigned = true;  // signed 8-bit weights use the sign trick: |w| * (sign(w) a)
 
+  // kTerms vectors of products added in int16, as a tree written depth first: few registers are live at a time.
+  template <int kTerms, bool kSignedCodes>
+  __attribute__((always_inline)) static I products(const I* c, const int8_t* x) {
+    if constexpr (kTerms > 1) {
+      I low = products<kTerms / 2, kSignedCodes>(c, x);
+      asm volatile("" : "+x"(low) : : "memory");  // keeps the compiler from loading all of x first and spilling the codes
+      return _mm256_add_epi16(low, products<kTerms / 2, kSignedCodes>(c + kTerms / 2, x + 2 * kTerms));
+    } else if constexpr (kSignedCodes) {
+      return _mm256_maddubs_epi16(_mm256_abs_epi8(*c), _mm256_sign_epi8(four(x), *c));
+    } else {
+      return _mm256_maddubs_epi16(*c, four(x));
+    }
+  }
   // Sum over k of codes x activations: kCount vectors, kTerms products added in int16 at a time.
   template <int kTerms, int kCount, bool kSignedCodes>
   __attribute__((always_inline)) static I dot(const I* c, const int8_t* x) {
     constexpr int kStep = kTerms < kCount ? kTerms : kCount;
-    const I ones = _mm256_set1_epi16(1);
-    I total = _mm256_setzero_si256();
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; i += kStep) {
-      I sums[kStep];
-#pragma GCC unroll 8
-      for (int j = 0; j < kStep; ++j) {
-        if (kSignedCodes) {
-          sums[j] = _mm256_maddubs_epi16(_mm256_abs_epi8(c[i + j]), _mm256_sign_epi8(four(x + 4 * (i + j)), c[i + j]));
-        } else {
-          sums[j] = _mm256_maddubs_epi16(c[i + j], four(x + 4 * (i + j)));
-        }
-      }
-#pragma GCC unroll 3
-      for (int width = 1; width < kStep; width *= 2)
-#pragma GCC unroll 4
-        for (int j = 0; j + width < kStep; j += 2 * width) sums[j] = _mm256_add_epi16(sums[j], sums[j + width]);
-      const I part = _mm256_madd_epi16(sums[0], ones);
-      total = i == 0 ? part : _mm256_add_epi32(total, part);
+    const I part = _mm256_madd_epi16(products<kStep, kSignedCodes>(c, x), _mm256_set1_epi16(1));
+    if constexpr (kStep == kCount) {
+      return part;
+    } else {
+      return _mm256_add_epi32(part, dot<kTerms, kCount - kStep, kSignedCodes>(c + kStep, x + 4 * kStep));
     }
-    return total;
   }
   template <int kTerms, int kCount, bool kSignedCodes>
   __attribute__((always_inline)) static I dot(const I* c, const int8_t* x, I start) {
@@ -57,20 +55,34 @@ const LinearKernels* kernels_of(Encoding encoding, const char* name) {
 
 const LinearKernels* linear_kernels_avx2(Encoding encoding) {
   switch (encoding) {
-    case Encoding::kQ4_0: return kernels_of<FormatQ4_0>(encoding, "q4_0 avx2 maddubs 8x32");
-    case Encoding::kQ4_1: return kernels_of<FormatQ4_1>(encoding, "q4_1 avx2 maddubs 8x32");
-    case Encoding::kQ5_0: return kernels_of<FormatQ5_0>(encoding, "q5_0 avx2 maddubs 8x32");
-    case Encoding::kQ5_1: return kernels_of<FormatQ5_1>(encoding, "q5_1 avx2 maddubs 8x32");
-    case Encoding::kQ8_0: return kernels_of<FormatQ8_0>(encoding, "q8_0 avx2 maddubs 8x32");
-    case Encoding::kQ2_K: return kernels_of<FormatQ2_K>(encoding, "q2_k avx2 maddubs 8x32");
-    case Encoding::kQ3_K: return kernels_of<FormatQ3_K>(encoding, "q3_k avx2 maddubs 8x32");
-    case Encoding::kQ4_K: return kernels_of<FormatQ4_K>(encoding, "q4_k avx2 maddubs 8x32");
-    case Encoding::kQ5_K: return kernels_of<FormatQ5_K>(encoding, "q5_k avx2 maddubs 8x32");
-    case Encoding::kQ6_K: return kernels_of<FormatQ6_K>(encoding, "q6_k avx2 maddubs 8x32");
-    case Encoding::kIQ4_NL: return kernels_of<FormatIQ4_NL>(encoding, "iq4_nl avx2 maddubs 8x32");
-    case Encoding::kIQ4_XS: return kernels_of<FormatIQ4_XS>(encoding, "iq4_xs avx2 maddubs 8x32");
-    case Encoding::kMXFP4: return kernels_of<FormatMXFP4>(encoding, "mxfp4 avx2 maddubs 8x32");
-    default: return nullptr;
+    case Encoding::kQ4_0:
+      return kernels_of<FormatQ4_0>(encoding, "q4_0 avx2 maddubs 8x32");
+    case Encoding::kQ4_1:
+      return kernels_of<FormatQ4_1>(encoding, "q4_1 avx2 maddubs 8x32");
+    case Encoding::kQ5_0:
+      return kernels_of<FormatQ5_0>(encoding, "q5_0 avx2 maddubs 8x32");
+    case Encoding::kQ5_1:
+      return kernels_of<FormatQ5_1>(encoding, "q5_1 avx2 maddubs 8x32");
+    case Encoding::kQ8_0:
+      return kernels_of<FormatQ8_0>(encoding, "q8_0 avx2 maddubs 8x32");
+    case Encoding::kQ2_K:
+      return kernels_of<FormatQ2_K>(encoding, "q2_k avx2 maddubs 8x32");
+    case Encoding::kQ3_K:
+      return kernels_of<FormatQ3_K>(encoding, "q3_k avx2 maddubs 8x32");
+    case Encoding::kQ4_K:
+      return kernels_of<FormatQ4_K>(encoding, "q4_k avx2 maddubs 8x32");
+    case Encoding::kQ5_K:
+      return kernels_of<FormatQ5_K>(encoding, "q5_k avx2 maddubs 8x32");
+    case Encoding::kQ6_K:
+      return kernels_of<FormatQ6_K>(encoding, "q6_k avx2 maddubs 8x32");
+    case Encoding::kIQ4_NL:
+      return kernels_of<FormatIQ4_NL>(encoding, "iq4_nl avx2 maddubs 8x32");
+    case Encoding::kIQ4_XS:
+      return kernels_of<FormatIQ4_XS>(encoding, "iq4_xs avx2 maddubs 8x32");
+    case Encoding::kMXFP4:
+      return kernels_of<FormatMXFP4>(encoding, "mxfp4 avx2 maddubs 8x32");
+    default:
+      return nullptr;
   }
 }
 

@@ -33,7 +33,8 @@ struct Vnni16 {
 
   static I join(__m256i a, __m256i b) { return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1); }
   static __m128i eight_bytes(const uint8_t* p, int64_t next) {
-    return _mm_unpacklo_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + next)));
+    return _mm_unpacklo_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)),
+                              _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + next)));
   }
   static I load(const uint8_t* p, int64_t next) { return join(Ymm::load(p, 0), Ymm::load(p + next, 0)); }
   static I bytes(const uint8_t* p, int64_t next) { return _mm512_cvtepu8_epi32(eight_bytes(p, next)); }
@@ -88,20 +89,34 @@ const LinearKernels* kernels_of(Encoding encoding, const char* name) {
 
 const LinearKernels* linear_kernels_avx512(Encoding encoding) {
   switch (encoding) {
-    case Encoding::kQ4_0: return kernels_of<FormatQ4_0>(encoding, "q4_0 avx512 vnni 16x32");
-    case Encoding::kQ4_1: return kernels_of<FormatQ4_1>(encoding, "q4_1 avx512 vnni 16x32");
-    case Encoding::kQ5_0: return kernels_of<FormatQ5_0>(encoding, "q5_0 avx512 vnni 16x32");
-    case Encoding::kQ5_1: return kernels_of<FormatQ5_1>(encoding, "q5_1 avx512 vnni 16x32");
-    case Encoding::kQ8_0: return kernels_of<FormatQ8_0>(encoding, "q8_0 avx512 vnni 16x32");
-    case Encoding::kQ2_K: return kernels_of<FormatQ2_K>(encoding, "q2_k avx512 vnni 16x32");
-    case Encoding::kQ3_K: return kernels_of<FormatQ3_K>(encoding, "q3_k avx512 vnni 16x32");
-    case Encoding::kQ4_K: return kernels_of<FormatQ4_K>(encoding, "q4_k avx512 vnni 16x32");
-    case Encoding::kQ5_K: return kernels_of<FormatQ5_K>(encoding, "q5_k avx512 vnni 16x32");
-    case Encoding::kQ6_K: return kernels_of<FormatQ6_K>(encoding, "q6_k avx512 vnni 16x32");
-    case Encoding::kIQ4_NL: return kernels_of<FormatIQ4_NL>(encoding, "iq4_nl avx512 vnni 16x32");
-    case Encoding::kIQ4_XS: return kernels_of<FormatIQ4_XS>(encoding, "iq4_xs avx512 vnni 16x32");
-    case Encoding::kMXFP4: return kernels_of<FormatMXFP4>(encoding, "mxfp4 avx512 vnni 16x32");
-    default: return nullptr;
+    case Encoding::kQ4_0:
+      return kernels_of<FormatQ4_0>(encoding, "q4_0 avx512 vnni 16x32");
+    case Encoding::kQ4_1:
+      return kernels_of<FormatQ4_1>(encoding, "q4_1 avx512 vnni 16x32");
+    case Encoding::kQ5_0:
+      return kernels_of<FormatQ5_0>(encoding, "q5_0 avx512 vnni 16x32");
+    case Encoding::kQ5_1:
+      return kernels_of<FormatQ5_1>(encoding, "q5_1 avx512 vnni 16x32");
+    case Encoding::kQ8_0:
+      return kernels_of<FormatQ8_0>(encoding, "q8_0 avx512 vnni 16x32");
+    case Encoding::kQ2_K:
+      return kernels_of<FormatQ2_K>(encoding, "q2_k avx512 vnni 16x32");
+    case Encoding::kQ3_K:
+      return kernels_of<FormatQ3_K>(encoding, "q3_k avx512 vnni 16x32");
+    case Encoding::kQ4_K:
+      return kernels_of<FormatQ4_K>(encoding, "q4_k avx512 vnni 16x32");
+    case Encoding::kQ5_K:
+      return kernels_of<FormatQ5_K>(encoding, "q5_k avx512 vnni 16x32");
+    case Encoding::kQ6_K:
+      return kernels_of<FormatQ6_K>(encoding, "q6_k avx512 vnni 16x32");
+    case Encoding::kIQ4_NL:
+      return kernels_of<FormatIQ4_NL>(encoding, "iq4_nl avx512 vnni 16x32");
+    case Encoding::kIQ4_XS:
+      return kernels_of<FormatIQ4_XS>(encoding, "iq4_xs avx512 vnni 16x32");
+    case Encoding::kMXFP4:
+      return kernels_of<FormatMXFP4>(encoding, "mxfp4 avx512 vnni 16x32");
+    default:
+      return nullptr;
   }
 }
 

@@ -44,63 +44,86 @@ Extra prepare_extra(const TokenTile& a, int64_t groups) {
   return extra;
 }
 
-// One token, one group: acc plus the group's share.
-template <typename F, typename V>
-__attribute__((always_inline)) inline typename V::F add_group(const typename V::I* codes, const typename V::F* scale, const typename V::F* min,
-                                                              const TokenTile& a, const Extra& extra, int64_t at, typename V::F acc) {
+// Where a group's inputs lie, in order of (group, token). Kept in locals: stores to the output cannot change them.
+struct Cursor {
+  const int8_t* codes;
+  const float* scales;
+  const int32_t* offsets[2];
+  const float* sums[2];
+};
+
+// One token, one group: acc plus the group's share. `load` gives acc: read late, it holds no register during the dot product.
+template <typename F, typename V, typename Load>
+__attribute__((always_inline)) inline typename V::F add_group(const typename V::I* codes, const typename V::F* scale,
+                                                              const typename V::F* min, const Cursor& a, int64_t at, Load load) {
   constexpr int kVectors = 8 / F::kHalves;
   const int8_t* x = a.codes + at * kGroup;
-  const typename V::F ascale = V::set(a.scales[at]);
+  typename V::F acc;
   for (int h = 0; h < F::kHalves; ++h) {
     typename V::I dot;
     if constexpr (uses_offset<F, V::kSigned>()) {
-      dot = V::template dot<F::kTerms, kVectors, F::kSigned>(codes + h * kVectors, x + 16 * h, V::set32(extra.offsets[h][at]));
+      dot = V::template dot<F::kTerms, kVectors, F::kSigned>(codes + h * kVectors, x + 16 * h, V::set32(a.offsets[h][at]));
     } else {
       dot = V::template dot<F::kTerms, kVectors, F::kSigned>(codes + h * kVectors, x + 16 * h);
     }
-    acc = V::fma(V::floats(dot), V::times(scale[h], ascale), acc);
+    acc = V::fma(V::floats(dot), V::times(scale[h], V::set(a.scales[at])), h == 0 ? load() : acc);
   }
   if constexpr (F::kMin)
-    for (int h = 0; h < F::kHalves; ++h) acc = V::fma(min[h], V::set(extra.sums[h][at]), acc);
+    for (int h = 0; h < F::kHalves; ++h) acc = V::fma(min[h], V::set(a.sums[h][at]), acc);
   return acc;
 }
 
-// V::kLanes rows times the tokens of a tile, into out[token][lane]. kTokens > 0: that many tokens, accumulators in registers.
-template <typename F, typename V, int kTokens>
-__attribute__((noinline)) void multiply(const uint8_t* p, int64_t next, int64_t groups, const TokenTile& a, const Extra& extra, float* out) {
-  typename V::F acc[kTokens > 0 ? kTokens : 1];
+// kTiles * V::kLanes rows times the tokens of a tile, into out[tile][token][lane]. `p`: the first tile's superblock, `step`: to
+// its next one; a second tile (and the second half of a wide vector) lies F::kBytes behind the first.
+// kTokens > 0: that many tokens, accumulators in registers.
+template <typename F, typename V, int kTiles, int kTokens>
+__attribute__((noinline)) void multiply(const uint8_t* p, int64_t step, int64_t groups, const TokenTile& a, const Extra& extra,
+                                        float* out) {
+  const Cursor in = {a.codes, a.scales, {extra.offsets[0], extra.offsets[1]}, {extra.sums[0], extra.sums[1]}};
+  const int64_t tokens = kTokens > 0 ? kTokens : a.tokens;
+  typename V::F acc[kTiles][kTokens > 0 ? kTokens : 1];
   if constexpr (kTokens > 0) {
-    for (int t = 0; t < kTokens; ++t) acc[t] = V::zero();
+    for (int i = 0; i < kTiles * kTokens; ++i) acc[i / kTokens][i % kTokens] = V::zero();
   } else {
-    for (int64_t t = 0; t < a.tokens; ++t) V::store_floats(out + t * V::kLanes, V::zero());
+    for (int64_t i = 0; i < kTiles * tokens; ++i) V::store_floats(out + i * V::kLanes, V::zero());
   }
-  int64_t at = 0;
-  for (int64_t super = 0; super < groups / F::kGroups; ++super, p += F::kBytes) {
-    const typename F::Head head = F::head(p, next);
-    for (int g = 0; g < F::kGroups; ++g) {
-      typename V::I codes[8];
-      typename V::F scale[2], min[2];
-      F::unpack(p, next, head, g, codes, scale, min);
-      if constexpr (kTokens > 0) {
-        for (int t = 0; t < kTokens; ++t, ++at) acc[t] = add_group<F, V>(codes, scale, min, a, extra, at, acc[t]);
-      } else {
-        for (float* o = out; o < out + a.tokens * V::kLanes; o += V::kLanes, ++at)
-          V::store_floats(o, add_group<F, V>(codes, scale, min, a, extra, at, V::load_floats(o)));
+  for (int64_t super = 0; super < groups; super += F::kGroups, p += step) {
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const uint8_t* block = p + tile * F::kBytes;
+      const typename F::Head head = F::head(block, F::kBytes);
+      for (int g = 0; g < F::kGroups; ++g) {
+        const int64_t at = (super + g) * tokens;
+        typename V::I codes[8];
+        typename V::F scale[2], min[2];
+        F::unpack(block, F::kBytes, head, g, codes, scale, min);
+        if constexpr (kTokens > 0) {
+          for (int t = 0; t < kTokens; ++t) acc[tile][t] = add_group<F, V>(codes, scale, min, in, at + t, [&] { return acc[tile][t]; });
+        } else {
+          float* o = out + tile * tokens * V::kLanes;
+          for (int64_t t = 0; t < tokens; ++t, o += V::kLanes)
+            V::store_floats(o, add_group<F, V>(codes, scale, min, in, at + t, [&] { return V::load_floats(o); }));
+        }
       }
     }
   }
   if constexpr (kTokens > 0)
-    for (int t = 0; t < kTokens; ++t) V::store_floats(out + t * V::kLanes, acc[t]);
+    for (int i = 0; i < kTiles * kTokens; ++i) V::store_floats(out + i * V::kLanes, acc[i / kTokens][i % kTokens]);
 }
 
-template <typename F, typename V>
-void multiply_tile(const uint8_t* p, int64_t next, int64_t groups, const TokenTile& a, const Extra& extra, float* out) {
-  switch (a.tokens) {
-    case 1: return multiply<F, V, 1>(p, next, groups, a, extra, out);
-    case 2: return multiply<F, V, 2>(p, next, groups, a, extra, out);
-    case 3: return multiply<F, V, 3>(p, next, groups, a, extra, out);
-    case 4: return multiply<F, V, 4>(p, next, groups, a, extra, out);
-    default: return multiply<F, V, 0>(p, next, groups, a, extra, out);
+template <typename F, typename V, int kTiles>
+void multiply_tile(const uint8_t* p, int64_t step, int64_t groups, const TokenTile& a, const Extra& extra, float* out) {
+  // Two tiles of AVX2 leave registers for one token only.
+  switch (kTiles == 2 && a.tokens > 1 ? kTokenTile : a.tokens) {
+    case 1:
+      return multiply<F, V, kTiles, 1>(p, step, groups, a, extra, out);
+    case 2:
+      return multiply<F, V, kTiles, 2>(p, step, groups, a, extra, out);
+    case 3:
+      return multiply<F, V, kTiles, 3>(p, step, groups, a, extra, out);
+    case 4:
+      return multiply<F, V, kTiles, 4>(p, step, groups, a, extra, out);
+    default:
+      return multiply<F, V, kTiles, 0>(p, step, groups, a, extra, out);
   }
 }
 
@@ -109,27 +132,33 @@ struct Output {
   int64_t stride;
 };
 
-inline void write_rows(const float* out, int lanes, int64_t tokens, int64_t live, float* y, int64_t stride) {
-  for (int64_t t = 0; t < tokens; ++t) std::memcpy(y + t * stride, out + t * lanes, static_cast<size_t>(live) * sizeof(float));
+// out[lanes / kLanes][tokens][kLanes] into y rows [row, row + live).
+static inline void write_rows(const float* out, int64_t lanes, const TokenTile& a, const Output& y, int64_t row, int64_t live) {
+  for (int64_t done = 0; done < live; done += lanes) {
+    const int64_t n = live - done < lanes ? live - done : lanes;
+    float* to = y.y + a.first * y.stride + row + done;
+    for (int64_t t = 0; t < a.tokens; ++t, out += lanes) std::memcpy(to + t * y.stride, out, static_cast<size_t>(n) * sizeof(float));
+  }
 }
 
-// Rows [first, last) times one token tile: pairs of row tiles in Wide vectors, a left-over tile in Narrow ones.
+// Rows [first, last) times one token tile: pairs of row tiles as one Wide vector (or two Narrow ones), a single one as Narrow.
 template <template <typename> class F, typename Narrow, typename Wide>
 void multiply_rows(const PackedMatrix& w, const TokenTile& a, const Output& y, int64_t first, int64_t last) {
   using N = F<Narrow>;
-  const int64_t groups = w.columns / kGroup, tile_bytes = groups / N::kGroups * N::kBytes;
+  const int64_t groups = w.columns / kGroup;
   const Extra extra = prepare_extra<N, Narrow::kSigned>(a, groups);
-  alignas(64) float out[kTokenTile * Wide::kLanes];
+  alignas(64) float out[kTokenTile * 2 * kRowTile];
   for (int64_t row = first; row < last;) {
-    const uint8_t* p = w.data + row / kRowTile * tile_bytes;
-    const bool wide = Wide::kLanes > kRowTile && last - row > kRowTile;
-    const int64_t lanes = wide ? Wide::kLanes : kRowTile, live = last - row < lanes ? last - row : lanes;
-    if (wide) {
-      multiply_tile<F<Wide>, Wide>(p, tile_bytes, groups, a, extra, out);
+    const TileSpan span = tile_span(row / kRowTile, w.rows, groups / N::kGroups, N::kBytes);
+    const uint8_t* p = w.data + span.at;
+    const bool pair = span.paired && row / kRowTile % 2 == 0 && last - row > kRowTile;
+    const int64_t wanted = pair ? 2 * kRowTile : kRowTile, live = last - row < wanted ? last - row : wanted;
+    if (pair) {
+      multiply_tile<F<Wide>, Wide, 2 * kRowTile / Wide::kLanes>(p, span.step, groups, a, extra, out);
     } else {
-      multiply_tile<N, Narrow>(p, 0, groups, a, extra, out);
+      multiply_tile<N, Narrow, 1>(p, span.step, groups, a, extra, out);
     }
-    write_rows(out, static_cast<int>(lanes), a.tokens, live, y.y + a.first * y.stride + row, y.stride);
+    write_rows(out, pair ? Wide::kLanes : kRowTile, a, y, row, live);
     row += live;
   }
 }
@@ -138,7 +167,7 @@ template <template <typename> class F, typename Narrow, typename Wide>
 void matmul(const PackedMatrix& w, const Activations& a, float* y, int64_t y_stride, int64_t first, int64_t last) {
   using N = F<Narrow>;
   const int64_t row_bytes = w.columns / kGroup / N::kGroups * N::kBytes / kRowTile + 1;
-  const int64_t wanted = kRowBlockBytes / row_bytes / 16 * 16, block = wanted < 64 ? 64 : wanted;
+  const int64_t fitting = kRowBlockBytes / row_bytes / 16 * 16, block = fitting < 64 ? 64 : fitting;
   for (int64_t row = first; row < last; row += block)
     for (int64_t t = 0; t < a.tokens; t += kTokenTile)
       multiply_rows<F, Narrow, Wide>(w, token_tile(a, t), {y, y_stride}, row, row + block < last ? row + block : last);

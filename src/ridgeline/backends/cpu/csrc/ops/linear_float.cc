@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/linear_internal.h"
+#include "ops/linear_layout.h"
 
 namespace ridgeline {
 namespace {
@@ -27,13 +28,14 @@ struct BF16 {
 template <typename W>
 void matmul(const PackedMatrix& w, const Activations& a, float* y, int64_t y_stride, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; row += kRowTile) {
-    const uint8_t* tile = w.data + row * w.columns * W::kBytes;
+    const TileSpan span = tile_span(row / kRowTile, w.rows, w.columns, kRowTile * W::kBytes);
+    const uint8_t* tile = w.data + span.at;
     const int64_t live = std::min<int64_t>(kRowTile, last - row);
     for (int64_t t = 0; t < a.tokens; ++t) {
       const float* x = a.values + t * a.stride;
       float acc[kRowTile] = {};
       for (int64_t k = 0; k < w.columns; ++k)
-        for (int r = 0; r < kRowTile; ++r) acc[r] = std::fma(W::at(tile + (k * kRowTile + r) * W::kBytes), x[k], acc[r]);
+        for (int r = 0; r < kRowTile; ++r) acc[r] = std::fma(W::at(tile + k * span.step + r * W::kBytes), x[k], acc[r]);
       std::copy_n(acc, live, y + t * y_stride + row);
     }
   }
@@ -41,8 +43,8 @@ void matmul(const PackedMatrix& w, const Activations& a, float* y, int64_t y_str
 
 template <typename W>
 void decode_row(const PackedMatrix& w, int64_t row, float* out) {
-  const uint8_t* tile = w.data + row / kRowTile * kRowTile * w.columns * W::kBytes;
-  for (int64_t k = 0; k < w.columns; ++k) out[k] = W::at(tile + (k * kRowTile + row % kRowTile) * W::kBytes);
+  const TileSpan span = tile_span(row / kRowTile, w.rows, w.columns, kRowTile * W::kBytes);
+  for (int64_t k = 0; k < w.columns; ++k) out[k] = W::at(w.data + span.at + k * span.step + row % kRowTile * W::kBytes);
 }
 
 template <typename W>
@@ -55,10 +57,14 @@ const LinearKernels* kernels_of(const char* name) {
 
 const LinearKernels* float_kernels_portable(Encoding encoding) {
   switch (encoding) {
-    case Encoding::kF32: return kernels_of<F32>("f32 portable 8");
-    case Encoding::kF16: return kernels_of<F16>("f16 portable 8");
-    case Encoding::kBF16: return kernels_of<BF16>("bf16 portable 8");
-    default: return nullptr;
+    case Encoding::kF32:
+      return kernels_of<F32>("f32 portable 8");
+    case Encoding::kF16:
+      return kernels_of<F16>("f16 portable 8");
+    case Encoding::kBF16:
+      return kernels_of<BF16>("bf16 portable 8");
+    default:
+      return nullptr;
   }
 }
 

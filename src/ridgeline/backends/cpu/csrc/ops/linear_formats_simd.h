@@ -29,9 +29,7 @@ struct Planes {
     for (int i = 0; i < 8; ++i) c[i] = V::either(c[i], V::both(i < to ? V::left(v, to - i) : V::right(v, i - to), mask));
   }
   // Two bits of the pair plane, moved to `to`.
-  static I pair(I v, int i, int to) {
-    return V::both(2 * i < to ? V::left(v, to - 2 * i) : V::right(v, 2 * i - to), V::set8(3 << to));
-  }
+  static I pair(I v, int i, int to) { return V::both(2 * i < to ? V::left(v, to - 2 * i) : V::right(v, 2 * i - to), V::set8(3 << to)); }
   static void pairs(const uint8_t* p, int64_t next, I* c) {
     for (int j = 0; j < 2; ++j) {
       const I v = V::load(p + 32 * j, next);

@@ -21,16 +21,17 @@ static inline int32_t high_sum(int32_t sums) { return static_cast<int16_t>(stati
 static inline int64_t group_count(int64_t columns) { return (columns + kGroup - 1) / kGroup; }
 
 struct TokenTile {
-  int64_t first;          // first token
-  int64_t tokens;         // 1..kTokenTile
-  const int8_t* codes;    // [groups][tokens][32]
-  const float* scales;    // [groups][tokens]
-  const int32_t* sums;    // [groups][tokens]
+  int64_t first;        // first token
+  int64_t tokens;       // 1..kTokenTile
+  const int8_t* codes;  // [groups][tokens][32]
+  const float* scales;  // [groups][tokens]
+  const int32_t* sums;  // [groups][tokens]
 };
 
 static inline TokenTile token_tile(const Activations& a, int64_t first) {
   const int64_t groups = group_count(a.columns), left = a.tokens - first;
-  return {first, left < kTokenTile ? left : kTokenTile, a.codes + first * groups * kGroup, a.scales + first * groups, a.sums + first * groups};
+  return {first, left < kTokenTile ? left : kTokenTile, a.codes + first * groups * kGroup, a.scales + first * groups,
+          a.sums + first * groups};
 }
 
 static inline float f16_to_f32(uint16_t h) {

@@ -1,7 +1,8 @@
 // The packed layout of every encoding: where a row tile's codes and scales lie. Knows no arithmetic.
 //
-// A packed matrix is a sequence of row tiles (8 rows); a tile is a sequence of superblocks in order of k, each holding all
-// bytes of 8 rows x (kGroups * 32) columns. So one tile is one sequential stream. Inside a superblock, codes are in planes:
+// A packed matrix is a sequence of pairs of row tiles (8 rows each); a pair is a sequence of superblocks in order of k, the
+// first tile's and the second's by turns, each with all bytes of 8 rows x (kGroups * 32) columns (one column of a float
+// format). So a pair is one sequential stream; an odd last tile stands alone. Inside a superblock, codes are in planes:
 //   nibbles (128 B a group): byte 32 i + 4 r + b holds k = 4 i + b of row r in its low half and k + 16 in its high half, i < 4
 //   pairs    (64 B a group): byte 32 j + 4 r + b holds k = 16 j + 4 i + b in bits 2 i and 2 i + 1, j < 2, i < 4
 //   bits     (32 B a group): byte 4 r + b holds k = 4 i + b in bit i, i < 8
@@ -85,7 +86,8 @@ struct LayoutQ6_K {
   static constexpr Encoding kEncoding = Encoding::kQ6_K;
   static constexpr int kBlockBytes = 210, kGroups = 8, kBytes = 1680, kHalves = 2, kOffset = 32;
   static constexpr bool kMin = false;
-  static constexpr int kScaleAt = 0, kBytesAt = 16, kCodesAt = 144, kGroupBytes = 192;  // int8 scales [group][half][8]; a group: nibbles, pairs
+  static constexpr int kScaleAt = 0, kBytesAt = 16, kCodesAt = 144,
+                       kGroupBytes = 192;  // int8 scales [group][half][8]; a group: nibbles, pairs
 };
 struct LayoutIQ4_XS {
   static constexpr Encoding kEncoding = Encoding::kIQ4_XS;
@@ -95,6 +97,17 @@ struct LayoutIQ4_XS {
   static constexpr int kScaleAt = 0, kLowAt = 16, kTopAt = 48, kCodesAt = 64, kGroupBytes = 128;
 };
 
+// The superblocks of one row tile: the first, and the distance to the next.
+struct TileSpan {
+  int64_t at, step;
+  bool paired;  // the tile is one of two
+};
+static inline TileSpan tile_span(int64_t tile, int64_t rows, int64_t superblocks, int64_t superblock_bytes) {
+  const int64_t tiles = (rows + kRowTile - 1) / kRowTile, first = tile / 2 * 2, base = first * superblocks * superblock_bytes;
+  if (first + 1 == tiles) return {base, superblock_bytes, false};
+  return {base + tile % 2 * superblock_bytes, 2 * superblock_bytes, true};
+}
+
 constexpr int8_t kTableIQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr int8_t kTableMXFP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
@@ -102,20 +115,47 @@ constexpr int8_t kTableMXFP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, 
 template <typename F>
 bool with_layout(Encoding encoding, F&& f) {
   switch (encoding) {
-    case Encoding::kQ4_0: f(LayoutQ4_0{}); return true;
-    case Encoding::kQ4_1: f(LayoutQ4_1{}); return true;
-    case Encoding::kQ5_0: f(LayoutQ5_0{}); return true;
-    case Encoding::kQ5_1: f(LayoutQ5_1{}); return true;
-    case Encoding::kQ8_0: f(LayoutQ8_0{}); return true;
-    case Encoding::kQ2_K: f(LayoutQ2_K{}); return true;
-    case Encoding::kQ3_K: f(LayoutQ3_K{}); return true;
-    case Encoding::kQ4_K: f(LayoutQ4_K{}); return true;
-    case Encoding::kQ5_K: f(LayoutQ5_K{}); return true;
-    case Encoding::kQ6_K: f(LayoutQ6_K{}); return true;
-    case Encoding::kIQ4_NL: f(LayoutIQ4_NL{}); return true;
-    case Encoding::kIQ4_XS: f(LayoutIQ4_XS{}); return true;
-    case Encoding::kMXFP4: f(LayoutMXFP4{}); return true;
-    default: return false;
+    case Encoding::kQ4_0:
+      f(LayoutQ4_0{});
+      return true;
+    case Encoding::kQ4_1:
+      f(LayoutQ4_1{});
+      return true;
+    case Encoding::kQ5_0:
+      f(LayoutQ5_0{});
+      return true;
+    case Encoding::kQ5_1:
+      f(LayoutQ5_1{});
+      return true;
+    case Encoding::kQ8_0:
+      f(LayoutQ8_0{});
+      return true;
+    case Encoding::kQ2_K:
+      f(LayoutQ2_K{});
+      return true;
+    case Encoding::kQ3_K:
+      f(LayoutQ3_K{});
+      return true;
+    case Encoding::kQ4_K:
+      f(LayoutQ4_K{});
+      return true;
+    case Encoding::kQ5_K:
+      f(LayoutQ5_K{});
+      return true;
+    case Encoding::kQ6_K:
+      f(LayoutQ6_K{});
+      return true;
+    case Encoding::kIQ4_NL:
+      f(LayoutIQ4_NL{});
+      return true;
+    case Encoding::kIQ4_XS:
+      f(LayoutIQ4_XS{});
+      return true;
+    case Encoding::kMXFP4:
+      f(LayoutMXFP4{});
+      return true;
+    default:
+      return false;
   }
 }
 

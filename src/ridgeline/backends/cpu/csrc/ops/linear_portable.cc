@@ -132,10 +132,10 @@ void multiply_group(const Group& w, const int8_t* codes, float scale, int32_t su
 }
 
 template <typename L>
-void multiply_tile(const uint8_t* p, int64_t groups, const TokenTile& a, float (*acc)[kRowTile]) {
+void multiply_tile(const uint8_t* p, int64_t step, int64_t groups, const TokenTile& a, float (*acc)[kRowTile]) {
   Group w;
   for (int64_t g = 0; g < groups; ++g) {
-    unpack(L{}, p + g / L::kGroups * L::kBytes, static_cast<int>(g % L::kGroups), w);
+    unpack(L{}, p + g / L::kGroups * step, static_cast<int>(g % L::kGroups), w);
     for (int64_t t = 0; t < a.tokens; ++t) {
       const int64_t at = g * a.tokens + t;
       multiply_group<L>(w, a.codes + at * kGroup, a.scales[at], a.sums[at], acc[t]);
@@ -145,12 +145,13 @@ void multiply_tile(const uint8_t* p, int64_t groups, const TokenTile& a, float (
 
 template <typename L>
 void matmul(const PackedMatrix& w, const Activations& a, float* y, int64_t y_stride, int64_t first, int64_t last) {
-  const int64_t groups = w.columns / kGroup, tile_bytes = groups / L::kGroups * L::kBytes;
+  const int64_t groups = w.columns / kGroup;
   for (int64_t t0 = 0; t0 < a.tokens; t0 += kTokenTile) {
     const TokenTile tile = token_tile(a, t0);
     for (int64_t row = first; row < last; row += kRowTile) {
       float acc[kTokenTile][kRowTile] = {};
-      multiply_tile<L>(w.data + row / kRowTile * tile_bytes, groups, tile, acc);
+      const TileSpan span = tile_span(row / kRowTile, w.rows, groups / L::kGroups, L::kBytes);
+      multiply_tile<L>(w.data + span.at, span.step, groups, tile, acc);
       const int64_t live = std::min<int64_t>(kRowTile, last - row);
       for (int64_t t = 0; t < tile.tokens; ++t) std::copy_n(acc[t], live, y + (t0 + t) * y_stride + row);
     }
@@ -159,12 +160,11 @@ void matmul(const PackedMatrix& w, const Activations& a, float* y, int64_t y_str
 
 template <typename L>
 void decode_quantized(const PackedMatrix& w, int64_t row, float* out) {
-  const int64_t groups = w.columns / kGroup, tile_bytes = groups / L::kGroups * L::kBytes;
-  const uint8_t* p = w.data + row / kRowTile * tile_bytes;
-  const int64_t r = row % kRowTile;
+  const int64_t groups = w.columns / kGroup, r = row % kRowTile;
+  const TileSpan span = tile_span(row / kRowTile, w.rows, groups / L::kGroups, L::kBytes);
   Group group;
   for (int64_t g = 0; g < groups; ++g) {
-    unpack(L{}, p + g / L::kGroups * L::kBytes, static_cast<int>(g % L::kGroups), group);
+    unpack(L{}, w.data + span.at + g / L::kGroups * span.step, static_cast<int>(g % L::kGroups), group);
     for (int k = 0; k < kGroup; ++k) {
       const int h = L::kHalves == 2 ? k / 16 : 0;
       const float scaled = group.scale[h][r] * static_cast<float>(group.codes[k][r]);
@@ -183,20 +183,34 @@ const LinearKernels* kernels_of(const char* name) {
 
 const LinearKernels* linear_kernels_portable(Encoding encoding) {
   switch (encoding) {
-    case Encoding::kQ4_0: return kernels_of<LayoutQ4_0>("q4_0 portable 8x32");
-    case Encoding::kQ4_1: return kernels_of<LayoutQ4_1>("q4_1 portable 8x32");
-    case Encoding::kQ5_0: return kernels_of<LayoutQ5_0>("q5_0 portable 8x32");
-    case Encoding::kQ5_1: return kernels_of<LayoutQ5_1>("q5_1 portable 8x32");
-    case Encoding::kQ8_0: return kernels_of<LayoutQ8_0>("q8_0 portable 8x32");
-    case Encoding::kQ2_K: return kernels_of<LayoutQ2_K>("q2_k portable 8x32");
-    case Encoding::kQ3_K: return kernels_of<LayoutQ3_K>("q3_k portable 8x32");
-    case Encoding::kQ4_K: return kernels_of<LayoutQ4_K>("q4_k portable 8x32");
-    case Encoding::kQ5_K: return kernels_of<LayoutQ5_K>("q5_k portable 8x32");
-    case Encoding::kQ6_K: return kernels_of<LayoutQ6_K>("q6_k portable 8x32");
-    case Encoding::kIQ4_NL: return kernels_of<LayoutIQ4_NL>("iq4_nl portable 8x32");
-    case Encoding::kIQ4_XS: return kernels_of<LayoutIQ4_XS>("iq4_xs portable 8x32");
-    case Encoding::kMXFP4: return kernels_of<LayoutMXFP4>("mxfp4 portable 8x32");
-    default: return float_kernels_portable(encoding);
+    case Encoding::kQ4_0:
+      return kernels_of<LayoutQ4_0>("q4_0 portable 8x32");
+    case Encoding::kQ4_1:
+      return kernels_of<LayoutQ4_1>("q4_1 portable 8x32");
+    case Encoding::kQ5_0:
+      return kernels_of<LayoutQ5_0>("q5_0 portable 8x32");
+    case Encoding::kQ5_1:
+      return kernels_of<LayoutQ5_1>("q5_1 portable 8x32");
+    case Encoding::kQ8_0:
+      return kernels_of<LayoutQ8_0>("q8_0 portable 8x32");
+    case Encoding::kQ2_K:
+      return kernels_of<LayoutQ2_K>("q2_k portable 8x32");
+    case Encoding::kQ3_K:
+      return kernels_of<LayoutQ3_K>("q3_k portable 8x32");
+    case Encoding::kQ4_K:
+      return kernels_of<LayoutQ4_K>("q4_k portable 8x32");
+    case Encoding::kQ5_K:
+      return kernels_of<LayoutQ5_K>("q5_k portable 8x32");
+    case Encoding::kQ6_K:
+      return kernels_of<LayoutQ6_K>("q6_k portable 8x32");
+    case Encoding::kIQ4_NL:
+      return kernels_of<LayoutIQ4_NL>("iq4_nl portable 8x32");
+    case Encoding::kIQ4_XS:
+      return kernels_of<LayoutIQ4_XS>("iq4_xs portable 8x32");
+    case Encoding::kMXFP4:
+      return kernels_of<LayoutMXFP4>("mxfp4 portable 8x32");
+    default:
+      return float_kernels_portable(encoding);
   }
 }
 

@@ -182,21 +182,9 @@ int64_t padded_rows(int64_t rows) { return (rows + kRowTile - 1) / kRowTile * kR
 
 int64_t float_bytes(Encoding encoding) { return encoding == Encoding::kF32 ? 4 : 2; }
 
-// Float formats: [tile][k][8 rows].
-void pack_floats(int64_t bytes, const uint8_t* src, int64_t src_row_bytes, int64_t rows, int64_t columns, int64_t tile, uint8_t* out) {
-  const int64_t first = tile * kRowTile, live = std::min<int64_t>(kRowTile, rows - first);
-  if (live < kRowTile) std::memset(out, 0, static_cast<size_t>(columns * kRowTile * bytes));
-  for (int64_t r = 0; r < live; ++r) {
-    const uint8_t* in = src + (first + r) * src_row_bytes;
-    for (int64_t k = 0; k < columns; ++k) std::memcpy(out + (k * kRowTile + r) * bytes, in + k * bytes, static_cast<size_t>(bytes));
-  }
-}
-
 }  // namespace
 
-bool needs_codes(Encoding encoding) {
-  return !(encoding == Encoding::kF32 || encoding == Encoding::kF16 || encoding == Encoding::kBF16);
-}
+bool needs_codes(Encoding encoding) { return !(encoding == Encoding::kF32 || encoding == Encoding::kF16 || encoding == Encoding::kBF16); }
 
 int64_t packed_bytes(Encoding encoding, int64_t rows, int64_t columns) {
   if (!needs_codes(encoding)) return padded_rows(rows) * columns * float_bytes(encoding);
@@ -207,21 +195,28 @@ int64_t packed_bytes(Encoding encoding, int64_t rows, int64_t columns) {
 
 void pack_rows(Encoding encoding, const uint8_t* src, int64_t src_row_bytes, int64_t rows, int64_t columns, int64_t first, int64_t last,
                uint8_t* dst) {
-  const int64_t first_tile = first / kRowTile, last_tile = padded_rows(last) / kRowTile;
-  const int64_t tile_bytes = packed_bytes(encoding, kRowTile, columns);
-  for (int64_t tile = first_tile; tile < last_tile; ++tile) {
-    uint8_t* out = dst + tile * tile_bytes;
+  for (int64_t tile = first / kRowTile; tile < padded_rows(last) / kRowTile; ++tile) {
+    const uint8_t* in = src + tile * kRowTile * src_row_bytes;
+    const int64_t live = std::min<int64_t>(kRowTile, rows - tile * kRowTile);
     if (!needs_codes(encoding)) {
-      pack_floats(float_bytes(encoding), src, src_row_bytes, rows, columns, tile, out);
+      const size_t bytes = static_cast<size_t>(float_bytes(encoding));
+      const TileSpan span = tile_span(tile, rows, columns, kRowTile * static_cast<int64_t>(bytes));
+      for (int64_t k = 0; k < columns; ++k) {
+        uint8_t* out = dst + span.at + k * span.step;
+        if (live < kRowTile) std::memset(out, 0, kRowTile * bytes);
+        for (int64_t r = 0; r < live; ++r)
+          std::memcpy(out + static_cast<size_t>(r) * bytes, in + r * src_row_bytes + k * static_cast<int64_t>(bytes), bytes);
+      }
       continue;
     }
-    const int64_t live = std::min<int64_t>(kRowTile, rows - tile * kRowTile);
-    if (live < kRowTile) std::memset(out, 0, static_cast<size_t>(tile_bytes));
     with_layout(encoding, [&](auto l) {
       const int64_t blocks = columns / (kGroup * l.kGroups);
-      for (int64_t b = 0; b < blocks; ++b)
-        for (int64_t r = 0; r < live; ++r)
-          pack_block(l, src + (tile * kRowTile + r) * src_row_bytes + b * l.kBlockBytes, static_cast<int>(r), out + b * l.kBytes);
+      const TileSpan span = tile_span(tile, rows, blocks, l.kBytes);
+      for (int64_t b = 0; b < blocks; ++b) {
+        uint8_t* out = dst + span.at + b * span.step;
+        if (live < kRowTile) std::memset(out, 0, l.kBytes);
+        for (int64_t r = 0; r < live; ++r) pack_block(l, in + r * src_row_bytes + b * l.kBlockBytes, static_cast<int>(r), out);
+      }
     });
   }
 }
