@@ -11,13 +11,14 @@ from ridgeline.graph.step import BlockCopy, Int32Array
 from ridgeline.kv.layout import first_needed
 
 
-def names(space: bytes, tokens: Int32Array) -> list[bytes]:
-    """The name of each position: a digest of namespace and all tokens up to it."""
-    chain, out = hashlib.blake2b(space), []
-    for token in tokens.tolist():
-        chain.update(token.to_bytes(4, "little"))
-        out.append(chain.copy().digest()[:12])
-    return out
+def names(space: bytes, tokens: Int32Array, known: list[bytes] | None = None) -> list[bytes]:
+    """The name of each position: a digest of namespace and all tokens up to it. `known` is a list of the first ones, extended in place."""
+    out = [] if known is None else known
+    last = out[-1] if out else space
+    for token in tokens[len(out) :].tolist():
+        last = hashlib.blake2b(last + token.to_bytes(4, "little"), digest_size=12).digest()
+        out.append(last)
+    return out if len(out) == len(tokens) else out[: len(tokens)]
 
 
 class Memory:

@@ -107,7 +107,7 @@ class BlockPool:
             self._barred.add(block)
 
     def settle(self) -> None:
-        """The step is over: barred blocks return to where they belong."""
+        """The step is complete, nothing more is taken for it: barred blocks return to where they belong."""
         barred, self._barred = self._barred, set()
         for block in barred:
             if self.refs[block] == 0:
@@ -128,12 +128,16 @@ class BlockPool:
             raise InternalError(f"block {block} is still held after eviction")
         return block
 
-    def _worst(self) -> int | None:
+    def _expire(self) -> None:
+        """Blocks whose time is up queue behind what rested before."""
         while self._kept and (self._void(self._kept[0]) or self._kept[0][0] <= self.now):
             entry = heapq.heappop(self._kept)
             if not self._void(entry):
                 self._ticket[entry[2]] = 0
                 self._queue(entry[2])[entry[2]] = None
+
+    def _worst(self) -> int | None:
+        self._expire()
         for rank in sorted(self._queues):
             if self._queues[rank]:
                 return next(iter(self._queues[rank]))
@@ -151,6 +155,7 @@ class BlockPool:
         if not self.held[block]:
             self._free.append(block)
             return
+        self._expire()  # a child that was kept must queue before its parent, which may rest now
         self._evictable += 1
         if self._keep_until[block] > self.now:
             self._tickets += 1

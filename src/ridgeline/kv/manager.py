@@ -248,7 +248,7 @@ class KvCache:
         self.version += 1
 
     def settle(self) -> None:
-        """The step that the pending copies belonged to is over."""
+        """The step is complete: its copies were handed over. Before any table is closed, so that eviction order stays child first."""
         self.copies.clear()
         for pool in self.pools:
             pool.settle()

@@ -1,0 +1,72 @@
+"""A step under construction: spans, draws and what is left of the budget. Knows how rows are counted; refuses to choose sequences."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ridgeline.graph.step import SharedWalk, Span, Step
+from ridgeline.scheduler.budget import Budget
+from ridgeline.scheduler.cascade import shared_walks
+from ridgeline.scheduler.state import Draw, SchedulerState, Sequence
+
+
+class Draft:
+    """Collects spans in order. chunk_left: prompt tokens that the step may still take."""
+
+    def __init__(self, state: SchedulerState, budget: Budget, chunk_limit: int) -> None:
+        self.budget = budget
+        self.chunk_left = chunk_limit
+        self.finished_prompts: list[Sequence] = []
+        self._state = state
+        self._spans: list[Span] = []
+        self._seqs: list[Sequence] = []
+        self._rows = 0  # of the logits so far
+
+    def chunk_of(self, seq: Sequence) -> int:
+        """Tokens that a sequence may compute in this step, blocks apart. A decode always may."""
+        rest = seq.known - seq.computed
+        if rest == 1 and seq.status == "running" and seq.admitted_step != self._state.steps:
+            return 1
+        return min(rest, self.chunk_left, self.budget.max_chunk or rest, seq.request.max_chunk or rest)
+
+    def add(self, seq: Sequence, new: int) -> None:
+        """One span of a sequence whose table has room for it."""
+        past = seq.computed
+        end = past + new
+        record = self._state.record
+        decode = seq.known - past == 1 and seq.admitted_step != self._state.steps
+        want = int(end == seq.known)
+        if seq.request.prompt_rows and seq.scored < seq.prompt_len:
+            want = max(want, end - max(past, seq.scored))
+        self._spans.append(Span(seq.id, past, new, want))
+        self._seqs.append(seq)
+        self._rows += want
+        if decode:
+            record.decodes += 1
+        else:
+            record.chunk_tokens += new
+            self.chunk_left -= new
+        if end == seq.known:
+            record.draws.append(Draw(self._rows - 1, seq.id))
+            if seq.request.n > 1 and seq.generated == 0:
+                self.finished_prompts.append(seq)
+
+    def draw_from(self, leader: Sequence, seq: Sequence) -> None:
+        """A forked sibling samples from the row of its leader."""
+        draws = self._state.record.draws
+        draws.append(Draw(next(d.row for d in draws if d.seq == leader.id), seq.id))
+
+    def build(self) -> Step:
+        state, kv = self._state, self._state.kv
+        tokens = np.empty(sum(s.new for s in self._spans), np.int32)
+        at = 0
+        for span, seq in zip(self._spans, self._seqs, strict=True):
+            tokens[at : at + span.new] = seq.tokens[span.past : span.past + span.new]
+            at += span.new
+        held = [seq.table for seq in self._seqs if seq.table is not None]
+        tables = tuple(tuple(table.array(g) for table in held) for g in range(len(kv.windows)))
+        walks: tuple[SharedWalk, ...] = ()
+        if state.config.cascade and kv.windows and kv.windows[0] is None:
+            walks = shared_walks(self._spans, tables[0], kv.block_size, state.config.key_segment)
+            state.counts["shared_walks"] += len(walks)
+        return Step(tuple(self._spans), tokens, tables, tuple(kv.copies), walks)
