@@ -70,7 +70,7 @@ class Rope:
     With r = len(inv_freq), dimensions i and i + r (i < r) turn by angle position * inv_freq[i]; both results are multiplied by
     `scale` (YaRN's and LongRoPE's attention factor); dimensions from 2r on pass through. Checkpoints with interleaved rows are
     reordered at load. Frequencies that depend on length were chosen for the maximum model length when the graph was built.
-    Angles are float64 products rounded to float32 sine and cosine.
+    An angle is the float32 product of position and frequency, as models were trained; its sine and cosine are then rounded once.
     """
 
     out: str

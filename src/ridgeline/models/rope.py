@@ -29,8 +29,13 @@ def rotary(inv_freq: Floats, scale: float = 1.0) -> Rotary:
 
 
 def frequencies(dims: int, theta: float) -> Floats:
-    """theta ** (-2i / dims), i < dims / 2"""
-    return np.power(theta, -np.arange(0, dims, 2, dtype=np.float64) / dims)
+    """theta ** (-2i / dims), i < dims / 2, with the float32 roundings of PyTorch: 1 / (theta ** exponent).
+
+    An ulp of frequency moves logits by 1e-3 at position 2,000, so the roundings belong to the definition.
+    """
+    exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
+    powers = np.power(theta, exponents.astype(np.float64)).astype(np.float32)
+    return (np.float32(1) / powers).astype(np.float64)
 
 
 def llama3(inv_freq: Floats, factor: float, low: float, high: float, original: int) -> Floats:

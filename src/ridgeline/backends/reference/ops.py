@@ -40,7 +40,8 @@ def linear(x: Array, weight: Array, bias: Array | None) -> Array:
 def rope(x: Array, positions: Ints, heads: int, inv_freq: tuple[float, ...], scale: float) -> Array:
     """x [T, heads * head_dim], positions [T]; dimensions i and i + r turn together, the rest passes through"""
     r = len(inv_freq)
-    angles = positions[:, None] * np.asarray(inv_freq, dtype=np.float64)  # [T, r]
+    products = positions[:, None].astype(np.float32) * np.asarray(inv_freq, dtype=np.float32)  # [T, r]
+    angles = products.astype(np.float64)
     cos = (np.cos(angles) * scale).astype(np.float32)[:, None, :]
     sin = (np.sin(angles) * scale).astype(np.float32)[:, None, :]
     parts = x.reshape(len(x), heads, -1)
