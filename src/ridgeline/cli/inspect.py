@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
-from ridgeline.cli.output import note, print_json, size, table
+from ridgeline.cli.output import note, print_json, printable, size, table
 from ridgeline.engine.loader import OpenModel, load_cpu, open_model
 from ridgeline.errors import UserError
 from ridgeline.graph.ops import results
@@ -138,7 +138,7 @@ def _print(parts: Mapping[str, Any]) -> None:
             print(_rows(parts[name]))
     print("\nmetadata")
     for key, value in parts["metadata"].items():
-        print(f"  {key} = {value if isinstance(value, str) is False else ' '.join(value.split())}")
+        print(f"  {key} = {printable(str(value))}")
 
 
 def _rows(rows: list[dict[str, Any]]) -> str:

@@ -64,6 +64,11 @@ def _numeric(cell: str) -> bool:
     return cell in ("", "-") or cell.replace(",", "").replace(".", "", 1).replace("-", "", 1).rstrip("%x").isdigit()
 
 
+def printable(text: str) -> str:
+    """One line of a file's own text, with nothing in it that a terminal would obey."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+
+
 def size(count: float) -> str:
     """Bytes for people, decimal: 98.4 MB."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -163,7 +163,7 @@ def check_request(prompt: list[int], params: SamplingParams, limits: Limits) -> 
 def admit(request: int, prompt: list[int], params: SamplingParams, limits: Limits, outs: list[TextStream]) -> list[Sequence]:
     """The `params.n` sequences of a checked request, `outs[i]` for choice i. An absent seed is drawn here, and kept."""
     check_request(prompt, params, limits)
-    seed = secrets.randbits(64) if params.seed is None else params.seed & (2**64 - 1)
+    seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed & (2**64 - 1)
     end_ids = frozenset(params.stop_token_ids) | limits.stop_ids
     stop_ids = frozenset(params.stop_token_ids) if params.ignore_eos else end_ids
     limit = limits.max_model_len if params.max_tokens is None else min(limits.max_model_len, len(prompt) + params.max_tokens)
