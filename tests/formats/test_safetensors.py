@@ -341,6 +341,6 @@ def test_a_config_beyond_the_limit(tmp_path: Path) -> None:
     refused(tmp_path, "config.json: file has", str(MAX_CONFIG_BYTES))
 
 
-@pytest.mark.parametrize("name", ["none.bin", "none.safetensors", "none.gguf", "none", "config.json"])
+@pytest.mark.parametrize("name", ["none.bin", "none.safetensors", "none.gguf", "none", "config.json", "n" * 5000])
 def test_missing_paths(tmp_path: Path, name: str) -> None:
-    refused(tmp_path / name)
+    refused(tmp_path / name, "no such file or folder")

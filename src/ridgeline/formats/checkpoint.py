@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,13 +61,15 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
     Raises `FileFormatError` or `UnsupportedError`, naming file, field, value, limit and remedy.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         return _open_folder(path)
+    if not os.path.exists(path):
+        raise FileFormatError(f"{path}: no such file or folder", field=str(path), value=str(path), remedy="check the path")
     if path.name in (CONFIG, INDEX):
         return _open_hf(path.parent, None)
     if path.suffix == ".safetensors":
         return _open_hf(path.parent, path.name)
-    if path.suffix in PICKLE_SUFFIXES and path.exists():
+    if path.suffix in PICKLE_SUFFIXES:
         raise FileFormatError(
             f"{path}: pickle weights can run code and are never loaded", field=str(path), value=path.suffix, limit=".gguf, .safetensors",
             remedy="convert the model to safetensors or GGUF",
