@@ -115,6 +115,7 @@ class Harness:
     def forward(self, step: Step) -> list[int]:
         state = self.state
         self.memory.copy(step.copies)
+        self.check_writes(step)
         last: list[bytes] = []
         at = 0
         pending = []
@@ -124,7 +125,7 @@ class Harness:
             at += span.new
             self.computed[seq.request.id] += span.new
             if not self.contents:
-                last += [b""] * (span.want - 1) + [span.seq.to_bytes(4, "little") + (span.past + span.new).to_bytes(4, "little")] * (span.want > 0)
+                last += [f"{span.seq} {span.past + span.new}".encode()] * span.want
                 continue
             wanted = names(seq.request.space, seq.tokens[: span.past + span.new], self._names.setdefault(seq.id, []))
             for group in range(len(self.kv.windows)):
@@ -137,6 +138,15 @@ class Harness:
         self.check_walks(step)
         assert len(last) == step.wanted
         return [draw(last[d.row], state.sequences[d.seq].index) for d in state.draws]
+
+    def check_writes(self, step: Step) -> None:
+        """Nobody else owns, and no cache keeps, a block that the step writes; only siblings that fork in this very step may wait for it."""
+        forked = Counter(leader for leader, _ in self.state.record.forked)
+        for i, span in enumerate(step.spans):
+            for group, pool in enumerate(self.kv.pools):
+                for j in range(span.past // self.kv.block_size, -(-(span.past + span.new) // self.kv.block_size)):
+                    block = int(step.tables[group][i][j])
+                    assert pool.refs[block] == 1 + forked[span.seq] and not pool.held[block], "a shared block is written"
 
     def check_walks(self, step: Step) -> None:
         segment = self.state.config.key_segment

@@ -36,7 +36,7 @@ class Entry:
         self.raw = raw
         self.digest = digest
         self.blocks = [ABSENT] * groups
-        self.gone_at = 0.0
+        self.gone_at: float | None = None
         self.children = 0
         self.alive = True
 
@@ -70,7 +70,7 @@ class HashIndex:
 
     def match(self, space: bytes, tokens: Int32Array) -> Path:
         blocks: tuple[list[int], ...] = tuple([] for _ in self._pools)
-        gone_at: list[float] = []
+        gone_at: list[float | None] = []
         entry = self._roots.get(space)
         known = entry is not None
         raw, step = np.ascontiguousarray(tokens, np.int32).tobytes(), 4 * self._size
@@ -142,7 +142,7 @@ class HashIndex:
                 self._pools[group].unref(own)
         self._ghosts -= was_ghost and not entry.ghost
         if all(b != ABSENT for b in entry.blocks):
-            entry.gone_at = 0.0
+            entry.gone_at = None
         elif entry.ghost:
             entry.gone_at = self._pools[0].now
             self._ghost_queue.append(entry)

@@ -27,12 +27,12 @@ def namespace(*, tenant: str = "", adapter: str = "", model: str = "", kv_dtype:
 class Path:
     """The longest known prefix of some tokens. blocks[g][j]: block of positions j*B .. (j+1)*B-1 in group g, or ABSENT.
 
-    `tokens` really compared equal; `gone_at[j]` is when block j lost a block (0.0: never); `known_space`: the namespace holds anything.
+    `tokens` really compared equal; `gone_at[j]` is when block j lost a block (None: never); `known_space`: the namespace holds anything.
     """
 
     tokens: int
     blocks: tuple[list[int], ...]
-    gone_at: list[float]
+    gone_at: list[float | None]
     known_space: bool
 
 
@@ -85,7 +85,7 @@ class PrefixIndex(Protocol):
 
 
 def usable(path: Path, windows: Sequence[int | None], block_size: int, limit: int) -> int:
-    """The longest n <= limit for which [0, n) is there in full groups and [n-W+1, n) in groups of window W."""
+    """The longest n <= limit for which [0, n) is there in full groups, [n-W+1, n) in groups of window W, and the block it ends inside."""
     n = min(path.tokens, limit)
     for window, blocks in zip(windows, path.blocks, strict=True):
         if window is None and ABSENT in blocks:
@@ -111,11 +111,11 @@ def explain(path: Path, tokens: Int32Array, hit: int, limit: int, *, unit: int, 
     """Why the hit is not longer. "salted" says only that the request's own namespace is new, never what another one holds."""
     prompt = len(tokens)
     divergent = int(tokens[path.tokens]) if path.tokens < prompt else None
-    evicted = next((t for t in path.gone_at if t), None) if hit < min(path.tokens, limit) else None
+    evicted = next((t for t in path.gone_at if t is not None), None) if hit < min(path.tokens, limit) else None
     reason: MissReason = "never_seen"
     if limit <= 0 or prompt < unit:
         reason = "too_short"
-    elif hit == limit:
+    elif hit >= limit // unit * unit:
         reason = "complete"
     elif evicted is not None:
         reason = "evicted"

@@ -30,7 +30,7 @@ class Table:
     ready: tokens that fit without allocation or copy; behind[g]: leading entries that are ABSENT; committed: blocks known to the index.
     """
 
-    __slots__ = ("_arrays", "behind", "blocks", "committed", "place", "ready", "shares", "space")
+    __slots__ = ("_stores", "_views", "behind", "blocks", "committed", "place", "ready", "shares", "space")
 
     def __init__(self, groups: int, space: bytes, shares: bool) -> None:
         self.space = space
@@ -40,22 +40,36 @@ class Table:
         self.ready = 0
         self.committed = 0
         self.place: object | None = None
-        self._arrays: list[Int32Array | None] = [None] * groups
+        self._stores: list[Int32Array | None] = [None] * groups  # with room to append; what a view shows never changes
+        self._views: list[Int32Array | None] = [None] * groups
 
     def replace(self, group: int, index: int, block: int) -> None:
         self.blocks[group][index] = block
-        self._arrays[group] = None
+        store = self._stores[group]
+        if store is not None:
+            store = self._stores[group] = store.copy()
+            store[index] = block
+        self._views[group] = None
 
     def append(self, group: int, block: int) -> None:
+        store, length = self._stores[group], len(self.blocks[group])
         self.blocks[group].append(block)
-        self._arrays[group] = None
+        if store is not None and length < len(store):
+            store[length] = block
+        else:
+            self._stores[group] = None
+        self._views[group] = None
 
     def array(self, group: int) -> Int32Array:
-        """int32 block ids of one group. Never written afterwards: a later change makes a new array."""
-        made = self._arrays[group]
-        if made is None:
-            made = self._arrays[group] = np.array(self.blocks[group], np.int32)
-        return made
+        """int32 block ids of one group. What was handed out never changes: a later change makes a new array."""
+        view = self._views[group]
+        if view is None:
+            blocks, store = self.blocks[group], self._stores[group]
+            if store is None:
+                store = self._stores[group] = np.empty(len(blocks) + len(blocks) // 2 + 8, np.int32)
+                store[: len(blocks)] = blocks
+            view = self._views[group] = store[: len(blocks)]
+        return view
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Node:
     __slots__ = ("alive", "blocks", "children", "gone_at", "key", "keys", "parent", "start", "tokens")
 
     def __init__(
-        self, parent: Node | None, start: int, tokens: Int32Array, blocks: list[list[int]], gone_at: list[float], key: bytes
+        self, parent: Node | None, start: int, tokens: Int32Array, blocks: list[list[int]], gone_at: list[float | None], key: bytes
     ) -> None:
         self.parent = parent
         self.start = start  # in blocks from position 0
@@ -95,7 +95,7 @@ class RadixIndex:
 
     def match(self, space: bytes, tokens: Int32Array) -> Path:
         blocks: tuple[list[int], ...] = tuple([] for _ in self._pools)
-        gone_at: list[float] = []
+        gone_at: list[float | None] = []
         node, at = self._roots.get(space), 0
         known = node is not None
         while node is not None:
@@ -212,7 +212,7 @@ class RadixIndex:
                 if block != ABSENT:
                     lost = False
                     self._take(group, block, node, index)
-            node.gone_at.append(self._pools[0].now if lost else 0.0)
+            node.gone_at.append(self._pools[0].now if lost else None)
             if lost:
                 self._ghosts += 1
                 self._ghost_queue.append(node)
@@ -241,7 +241,7 @@ class RadixIndex:
             if was_ghost and not node.ghost(i):
                 self._ghosts -= 1
             if all(b[i] != ABSENT for b in node.blocks):
-                node.gone_at[i] = 0.0
+                node.gone_at[i] = None
         table.committed += count
 
     def _split(self, node: Node, off: int) -> Node:
