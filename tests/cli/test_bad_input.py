@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from ridgeline.cli import main
 from tests.cli.tiny_gguf import CONTEXT, metadata, tensors, tiny_gguf
 from tests.formats.gguf_writer import write_gguf
+
+from ridgeline.cli import main
 
 Make = Callable[[Path], Path]
 
@@ -22,6 +22,7 @@ Make = Callable[[Path], Path]
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("RIDGELINE_DEBUG", raising=False)
+    monkeypatch.setattr("ridgeline.bench.probe.SHORT_SECONDS", 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,8 @@ def without_tensor(name: str) -> Make:
 
 
 def with_type(number: int) -> Make:
-    return lambda folder: write_gguf(folder / "type.gguf", metadata(), [replace(t, encoding=number) if "ffn_up" in t.name else t for t in tensors()])
+    changed = [replace(t, encoding=number) if "ffn_up" in t.name else t for t in tensors()]
+    return lambda folder: write_gguf(folder / "type.gguf", metadata(), changed)
 
 
 def with_shape(folder: Path) -> Path:
@@ -169,7 +171,7 @@ def test_an_empty_prompt(capsys: pytest.CaptureFixture[str], tiny: str, raw: lis
     if raw:
         refused(capsys, ["run", tiny, "", *raw], "no tokens")
     else:
-        assert main(["run", tiny, "", "--max-tokens", "2"]) == 0
+        assert main(["run", tiny, "", "--max-tokens", "2", "-q"]) == 0
 
 
 @pytest.mark.parametrize("command", [["run", "hi"], ["chat"]])

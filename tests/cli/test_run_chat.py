@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.tiny_gguf import CONTEXT, END_ID, tiny_gguf
 
 from ridgeline.cli import main
-from tests.cli.tiny_gguf import CONTEXT, END_ID, tiny_gguf
 
 RIDGELINE = [sys.executable, "-c", "import sys; from ridgeline.cli import main; sys.exit(main())"]
 Capture = pytest.CaptureFixture[str]
@@ -30,6 +30,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setattr("ridgeline.bench.probe.SHORT_SECONDS", 0.02)
+    monkeypatch.setattr("ridgeline.bench.micro.FULL_SECONDS", 0.02)
 
 
 def documented(capsys: Capture, *arguments: str) -> dict[str, Any]:
@@ -71,7 +73,8 @@ def test_the_seed_that_is_reported_repeats_the_answer(capsys: Capture, tiny: str
 def test_schedules_backends_and_kv_formats_are_options(capsys: Capture, tiny: str) -> None:
     plain = documented(capsys, "run", tiny, "hello", "--max-tokens", "6", "--kv-cache-dtype", "f32", "--threads", "1")
     for options in (["--block-size", "4"], ["--threads", "2"], ["--max-model-len", "64"]):
-        assert documented(capsys, "run", tiny, "hello", "--max-tokens", "6", "--kv-cache-dtype", "f32", *options)["token_ids"] == plain["token_ids"]
+        other = documented(capsys, "run", tiny, "hello", "--max-tokens", "6", "--kv-cache-dtype", "f32", *options)
+        assert other["token_ids"] == plain["token_ids"]
     reference = documented(capsys, "run", tiny, "hello", "--max-tokens", "6", "--backend", "reference", "--kv-cache-dtype", "f32")
     assert reference["token_ids"] == plain["token_ids"] and reference["timings"]["predicted_gen_tok_s"] is None
 
@@ -136,7 +139,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_conversation(tmp_path: Path) -> Non
     assert child.stdout.read(4)
     child.send_signal(signal.SIGINT)
     os.write(mine, b"/exit\n")
-    out, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=60)
     os.close(mine)
     assert child.returncode == 0, err
     assert b"(stopped)" in err and b"Traceback" not in err and b"tok/s" in err
@@ -187,6 +190,23 @@ def test_inspect_for_people_shows_no_control_characters_of_the_file(capsys: Capt
     assert not {"\x1b", "\x07"} & set(capsys.readouterr().out)
 
 
+def test_bench_micro_says_what_was_asked_for(capsys: Capture, tiny: str) -> None:
+    arguments = ("bench", "micro", tiny, "--prompt", "24", "--gen", "5", "--repeat", "2", "--threads", "1", "--ops")
+    doc = documented(capsys, *arguments)
+    for key in ("prompt_tok_s", "gen_tok_s", "prompt_gops", "gen_gb_s", "peak_gb_s", "peak_int8_gops"):
+        assert isinstance(doc[key], float) and doc[key] > 0
+    assert (doc["prompt"], doc["gen"], len(doc["runs"]["prompt"])) == (24, 5, 2) and doc["ops"]
+    assert main(list(arguments)) == 0
+    assert "roofline" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [["--prompt", "0"], ["--gen", "-3"], ["--repeat", "0"], ["--prompt", "4k"], ["--against", "/no/bench"]])
+def test_bench_micro_refuses_what_it_cannot_run(capsys: Capture, tiny: str, option: list[str]) -> None:
+    assert main(["bench", "micro", tiny, *option]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("error: ") == 1 and "Traceback" not in shown.err
+
+
 def test_pull_prints_the_path(capsys: Capture, tiny: str) -> None:
     assert documented(capsys, "pull", tiny)["path"] == tiny
 
@@ -210,7 +230,8 @@ def test_importing_ridgeline_loads_nothing_heavy() -> None:
 
 
 def test_an_answer_loads_no_download_and_no_drawing_library(tiny: str) -> None:
-    code = f"import sys; from ridgeline.cli import main; main(['run', {tiny!r}, '--raw', 'x', '--max-tokens', '2', '-q']); print(*sys.modules)"
+    code = "import sys; from ridgeline.cli import main; "
+    code += f"main(['run', {tiny!r}, '--raw', 'x', '--max-tokens', '2', '-q']); print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True).stdout.split()
     assert not {"huggingface_hub", "rich", "jinja2", "urllib.request"} & set(loaded)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.formats.gguf_writer import TensorSpec, f32_tensor, write_gguf
 
 from ridgeline.text.vocabulary import byte_to_char
-from tests.formats.gguf_writer import TensorSpec, f32_tensor, write_gguf
 
 DIM, LAYERS, HEADS, KV_HEADS, FFN, CONTEXT = 32, 2, 4, 2, 64, 128
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -45,8 +45,9 @@ def tensors(seed: int = 0) -> list[TensorSpec]:
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (260, DIM), "output_norm.weight": (DIM,)}
     for i in range(LAYERS):
         shapes |= {
-            f"blk.{i}.attn_norm.weight": (DIM,), f"blk.{i}.attn_q.weight": (HEADS * head, DIM), f"blk.{i}.attn_k.weight": (KV_HEADS * head, DIM),
-            f"blk.{i}.attn_v.weight": (KV_HEADS * head, DIM), f"blk.{i}.attn_output.weight": (DIM, HEADS * head),
+            f"blk.{i}.attn_norm.weight": (DIM,), f"blk.{i}.attn_q.weight": (HEADS * head, DIM),
+            f"blk.{i}.attn_k.weight": (KV_HEADS * head, DIM), f"blk.{i}.attn_v.weight": (KV_HEADS * head, DIM),
+            f"blk.{i}.attn_output.weight": (DIM, HEADS * head),
             f"blk.{i}.ffn_norm.weight": (DIM,), f"blk.{i}.ffn_gate.weight": (FFN, DIM), f"blk.{i}.ffn_up.weight": (FFN, DIM),
             f"blk.{i}.ffn_down.weight": (DIM, FFN),
         }  # fmt: skip

@@ -209,6 +209,7 @@ def bench_micro(
     from ridgeline.cli.bench import micro
 
     options = args.load_options(
-        model, max_model_len=prompt + gen, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu", isa=isa
-    )
+        model, max_model_len=max(1, prompt + gen), threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size,
+        backend="cpu", isa=isa,
+    )  # fmt: skip
     micro(options, prompt=prompt, gen=gen, repeat=repeat, ops=ops, against=against, as_json=json)
