@@ -129,6 +129,18 @@ def test_without_the_hub_the_cache_is_used(hub: Hub, monkeypatch: pytest.MonkeyP
     refused("org/other", "org/other could not be fetched", "check the network")
 
 
+def test_a_transfer_that_always_breaks_is_given_up(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def broken(*arguments: object, **_: object) -> str:
+        calls.append(arguments)
+        raise RuntimeError("connection broken\nin two lines")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", broken)
+    refused("org/large", "org/large: m.gguf could not be fetched (RuntimeError: connection broken in two lines)")
+    assert len(calls) == pull_hub.TRANSFER_TRIES
+
+
 def test_the_disk_is_full() -> None:
     assert "does not fit on the disk" in str(pull_hub._Hub("o/r")._explain(OSError(28, "No space left on device"), "f"))
 

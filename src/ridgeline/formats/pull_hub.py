@@ -16,6 +16,7 @@ from ridgeline.formats.progress import cache_dir
 from ridgeline.formats.safetensors import INDEX, SINGLE
 
 HUB_NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<file>[^:]+))?")
+TRANSFER_TRIES = 3
 _SHARD = re.compile(r"(?P<prefix>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _BESIDE = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
@@ -130,14 +131,16 @@ class _Hub:
             return [str(p.relative_to(local)) for p in local.rglob("*") if p.is_file()], local.name
         return [s.rfilename for s in info.siblings or ()], info.sha or "main"
 
-    def fetch(self, name: str, revision: str) -> Path:
-        """One file, resumed when a part of it is there."""
+    def fetch(self, name: str, revision: str, tries: int = TRANSFER_TRIES) -> Path:
+        """One file, resumed when a part of it is there, also after the connection broke."""
         from huggingface_hub import hf_hub_download
 
         try:
             return Path(hf_hub_download(self.repo, name, revision=revision, cache_dir=self.cache, endpoint=self.endpoint))
         except Exception as error:  # as above
-            raise self._explain(error, name) from None
+            if tries <= 1 or not _is_network(error) or getattr(error, "errno", None) is not None:
+                raise self._explain(error, name) from None
+        return self.fetch(name, revision, tries - 1)
 
     def _local(self) -> Path | None:
         """The newest snapshot of the repository in the cache, complete or not."""
