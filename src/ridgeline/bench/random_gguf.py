@@ -49,7 +49,7 @@ SHAPES = {
 # Where a block keeps its f16 scales, and how far its values spread when those are 1 and all other bits random.
 _SCALES: dict[str, tuple[tuple[int, ...], float]] = {
     "Q4_0": ((0,), 4.6), "Q4_1": ((0, 2), 4.6), "Q5_0": ((0,), 9.2), "Q5_1": ((0, 2), 9.2), "Q8_0": ((0,), 74.0), "IQ4_NL": ((0,), 70.0),
-    "Q4_K": ((0, 2), 200.0), "Q5_K": ((0, 2), 400.0), "Q6_K": ((208,), 340.0),
+    "Q4_K": ((0, 2), 262.0), "Q5_K": ((0, 2), 524.0), "Q6_K": ((208,), 340.0),
 }  # fmt: skip
 # The minimum that centres an asymmetric block, in units of its scale.
 _MINIMUM = {"Q4_1": -7.5, "Q5_1": -15.5, "Q4_K": 7.5, "Q5_K": 15.5}
@@ -59,7 +59,7 @@ _FILE_TYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q
 
 
 def write_random(path: Path, shape: Shape, mix: str, seed: int = 0) -> int:
-    """Write the file and return its bytes. mix: one encoding, or Q4_K_M; 4- and 5-bit mixes keep embedding and head in Q6_K, as files do."""
+    """Write the file and return its bytes. mix: one encoding, or Q4_K_M; low-bit ones keep embedding and head in Q6_K, as files do."""
     rng = np.random.default_rng(seed)
     tensors = list(_tensors(shape, mix))
     with path.open("wb") as file:

@@ -1,0 +1,94 @@
+"""The probe's file and the sanity of what it measures. No speed is asserted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ridgeline.backends.cpu import _native
+from ridgeline.bench import probe
+from ridgeline.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The native probe answers at once; its calls are counted."""
+    calls: list[tuple[int, int]] = []
+
+    def fake(isa: int, threads: int, seconds: float, max_bytes: int) -> tuple[float, float, float, float]:
+        calls.append((isa, threads))
+        return 10.0 * threads, 50.0, 100.0 * (isa + 1), 30.0
+
+    monkeypatch.setattr(_native, "probe", fake)
+    return calls
+
+
+def test_really_measures(cache: Path) -> None:
+    found = probe.probe(1, "portable", seconds=0.2)
+    assert found.provenance == "measured"
+    assert 0.1 < found.read_gb_s < 10_000
+    assert 0.1 < found.int8_gops < 1e6
+    assert 0.1 < found.f32_gflops < 1e6
+    assert found.date.startswith("20")
+    assert (cache / "ceilings.json").is_file()
+
+
+def test_is_kept_per_threads_and_isa(quick: list[tuple[int, int]]) -> None:
+    first = probe.machine(1, "portable")
+    assert probe.machine(1, "portable") == first
+    assert len(quick) == 1
+    assert probe.machine(2, "portable").read_gb_s == 20
+    assert probe.machine(2).isa == probe.ISAS[_native.best_isa()]
+    assert quick[-1] == (_native.best_isa(), 2)
+    assert probe.machine(1, "portable") == first
+    again = probe.probe(1, "portable")
+    assert len(quick) == (4 if _native.best_isa() else 3)
+    assert probe.machine(1, "portable") == again
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 1}', "null"])
+def test_a_broken_file_is_measured_again(cache: Path, quick: list[tuple[int, int]], text: str) -> None:
+    cache.mkdir()
+    (cache / "ceilings.json").write_text(text)
+    assert probe.machine(1, "portable").int8_gops == 100
+    assert quick
+
+
+def test_another_machines_numbers_are_not_ours(cache: Path, quick: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    probe.machine(1, "portable")
+    monkeypatch.setattr(probe, "machine_name", lambda: "another")
+    probe.machine(1, "portable")
+    assert len(quick) == 2
+    assert len(json.loads((cache / "ceilings.json").read_text())) == 2
+
+
+def test_nonsense_in_the_file_is_refused(cache: Path, quick: list[tuple[int, int]]) -> None:
+    probe.machine(1, "portable")
+    known = json.loads((cache / "ceilings.json").read_text())
+    for entry in known.values():
+        entry["read_gb_s"] = 0
+    (cache / "ceilings.json").write_text(json.dumps(known))
+    assert probe.machine(1, "portable").read_gb_s == 10
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, quick: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "file"))
+    assert probe.machine(1, "portable").read_gb_s == 10
+
+
+def test_refuses_what_cannot_be_probed() -> None:
+    if _native.best_isa() < 2:
+        with pytest.raises(UserError, match="isa"):
+            probe.probe(1, "avx512", 0.1)
+    for isa, threads in ((3, 1), (-1, 1), (0, 0)):
+        with pytest.raises(ValueError, match="probe"):
+            _native.probe(isa, threads, 0.1, 1 << 20)
