@@ -143,7 +143,7 @@ void bench_gemm(const Format& f, Isa isa, int threads, double ceiling, int64_t r
   const LinearKernels& k = linear_kernels(isa, f.encoding);
   std::printf("%-7s %-8s gemm %dt %ldx%ld", f.name, isa_name(isa), threads, static_cast<long>(rows), static_cast<long>(columns));
   const Problem p(f, rows, columns, 1);
-  for (int64_t tokens : {2, 4, 8, 16, 32, 128, 512}) {
+  for (int64_t tokens : {1, 2, 4, 8, 16, 32, 128, 512}) {
     const Input input(tokens, columns, k);
     std::vector<float> y(static_cast<size_t>(tokens * rows));
     const int64_t repeats = std::max<int64_t>(1, int64_t{400000000} * (isa == Isa::kPortable ? 0 : 1) / (rows * columns * tokens));

@@ -82,7 +82,7 @@ const LinearKernels* linear_kernels_avx2(Encoding encoding) {
     case Encoding::kMXFP4:
       return kernels_of<FormatMXFP4>(encoding, "mxfp4 avx2 maddubs 8x32");
     default:
-      return nullptr;
+      return float_kernels_avx2(encoding);
   }
 }
 

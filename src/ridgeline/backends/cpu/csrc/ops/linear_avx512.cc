@@ -116,7 +116,7 @@ const LinearKernels* linear_kernels_avx512(Encoding encoding) {
     case Encoding::kMXFP4:
       return kernels_of<FormatMXFP4>(encoding, "mxfp4 avx512 vnni 16x32");
     default:
-      return nullptr;
+      return float_kernels_avx512(encoding);
   }
 }
 
