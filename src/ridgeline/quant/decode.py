@@ -20,7 +20,7 @@ from ridgeline.quant import decode_blocks256 as b256
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 # Values decoded at a time, so that the temporaries of a large tensor stay small.
-CHUNK_VALUES = 1 << 20
+CHUNK_VALUES = 1 << 17
 
 
 def _f32(blocks: Bytes) -> Floats:
