@@ -62,8 +62,9 @@ class Harness:
         predict: Predict | None = None,
         check_every: int = 1,
         contents: bool = True,
+        ghost_blocks: int = 64,
     ) -> None:
-        self.kv = KvCache(windows, blocks, block_size, policy)
+        self.kv = KvCache(windows, blocks, block_size, policy, ghost_blocks)
         self.state = SchedulerState(self.kv, config, faults)
         self.budget = budget or Budget(tokens=256, sequences=8, itl_slack=None)
         self.memory = Memory(windows, blocks, block_size)
