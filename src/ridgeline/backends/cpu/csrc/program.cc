@@ -57,8 +57,8 @@ int Program::add_rope_table(std::vector<double> inv_freq, double scale) {
 
 int Program::add_cache(int64_t group, int64_t blocks, int64_t kv_heads, int64_t k_dim, int64_t v_dim, int64_t window, bool v_aliases_k) {
   CacheStore c{{impl_->options.kv_dtype, blocks, kv_heads, k_dim, v_dim, impl_->options.block_size, v_aliases_k, nullptr, nullptr}, group, window, {}, {}};
-  c.k = HugeBuffer(static_cast<size_t>(blocks * c.pool.k_block_bytes()));
-  c.v = HugeBuffer(static_cast<size_t>(blocks * c.pool.v_block_bytes()));
+  c.k = HugeBuffer(static_cast<size_t>(blocks * kv_heads * c.pool.k_bytes()));
+  c.v = HugeBuffer(static_cast<size_t>(blocks * kv_heads * c.pool.v_bytes()));
   c.pool.k = c.k.data();
   c.pool.v = c.v.data();
   impl_->groups = std::max(impl_->groups, group + 1);

@@ -199,12 +199,12 @@ void Program::Impl::count(Instruction& instruction, int64_t nanoseconds) const {
       stats.bytes += count * (packed_bytes(w.encoding, w.rows, w.columns) / std::max<int64_t>(w.rows, 1));
     } else if (op.kind == TokenOp::kCacheWrite) {
       const KvPool& p = caches[op.data].pool;
-      stats.bytes += count * (p.k_block_bytes() + p.v_block_bytes()) / p.block_size;
+      stats.bytes += count * p.kv_heads * (p.k_bytes() + p.v_bytes()) / p.block_size;
     }
   }
   if (instruction.kind == Instruction::kAttend) {
     const KvPool& p = caches[instruction.attend.cache].pool;
-    stats.bytes += plans[instruction.attend.shape].keys * (p.k_block_bytes() + p.v_block_bytes()) / p.block_size;
+    stats.bytes += plans[instruction.attend.shape].keys * p.kv_heads * (p.k_bytes() + p.v_bytes()) / p.block_size;
     stats.flops += plans[instruction.attend.shape].flops;
   }
 }

@@ -20,9 +20,10 @@ const KvKernels& kv_kernels(Isa isa) {
 }
 
 void copy_kv_block(const KvPool& pool, int64_t src, int64_t dst) {
-  const size_t k_bytes = static_cast<size_t>(pool.k_block_bytes()), v_bytes = static_cast<size_t>(pool.v_block_bytes());
-  std::memcpy(pool.k + dst * pool.k_block_bytes(), pool.k + src * pool.k_block_bytes(), k_bytes);
-  if (v_bytes > 0) std::memcpy(pool.v + dst * pool.v_block_bytes(), pool.v + src * pool.v_block_bytes(), v_bytes);
+  for (int64_t head = 0; head < pool.kv_heads; ++head) {
+    std::memmove(pool.k_head(dst, head), pool.k_head(src, head), static_cast<size_t>(pool.k_bytes()));
+    if (!pool.v_aliases_k) std::memmove(pool.v_head(dst, head), pool.v_head(src, head), static_cast<size_t>(pool.v_bytes()));
+  }
 }
 
 }  // namespace ridgeline

@@ -1,5 +1,6 @@
-// Paged storage of keys and values. A block holds, for each KV head, its keys transposed, [k_dim, block_size], so that a SIMD
-// lane is a key, and its values row by row, [block_size, v_dim]. Knows no sequence: the caller names block and slot.
+// Paged storage of keys and values. Of each KV head a block holds its keys transposed, [k_dim, block_size], so that a SIMD lane
+// is a key, and its values row by row, [block_size, v_dim]. Heads are outermost: a walk over the neighbouring blocks of one head
+// is one stream, which the processor fetches ahead. Knows no sequence: the caller names block and slot.
 #pragma once
 #include <cstdint>
 
@@ -15,14 +16,15 @@ struct KvPool {
   KvDtype dtype;
   int64_t blocks, kv_heads, k_dim, v_dim, block_size;
   bool v_aliases_k;  // the values are the first v_dim numbers of the key; `v` is null
-  uint8_t* k;        // [blocks, kv_heads, k_dim, block_size]
-  uint8_t* v;        // [blocks, kv_heads, block_size, v_dim]
+  uint8_t* k;        // [kv_heads, blocks, k_dim, block_size]
+  uint8_t* v;        // [kv_heads, blocks, block_size, v_dim]
 
-  int64_t k_block_bytes() const { return kv_heads * k_dim * block_size * kv_element_bytes(dtype); }
-  int64_t v_block_bytes() const { return v_aliases_k ? 0 : kv_heads * v_dim * block_size * kv_element_bytes(dtype); }
-  // First element of a head of a block.
-  const uint8_t* k_head(int64_t block, int64_t head) const { return k + (block * kv_heads + head) * k_dim * block_size * kv_element_bytes(dtype); }
-  const uint8_t* v_head(int64_t block, int64_t head) const { return v + (block * kv_heads + head) * v_dim * block_size * kv_element_bytes(dtype); }
+  // Bytes of one head of a block.
+  int64_t k_bytes() const { return k_dim * block_size * kv_element_bytes(dtype); }
+  int64_t v_bytes() const { return v_aliases_k ? 0 : v_dim * block_size * kv_element_bytes(dtype); }
+  // First byte of a head of a block.
+  uint8_t* k_head(int64_t block, int64_t head) const { return k + (head * blocks + block) * k_bytes(); }
+  uint8_t* v_head(int64_t block, int64_t head) const { return v + (head * blocks + block) * v_bytes(); }
 };
 
 struct KvKernels {

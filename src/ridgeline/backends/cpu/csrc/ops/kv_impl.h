@@ -35,14 +35,14 @@ void write_token(const KvPool& pool, int64_t block, int64_t slot, const float* k
   using T = typename S::T;
   T stage[kStage];
   for (int64_t head = 0; head < pool.kv_heads; ++head) {
-    T* keys = reinterpret_cast<T*>(pool.k) + (block * pool.kv_heads + head) * pool.k_dim * pool.block_size + slot;
+    T* keys = reinterpret_cast<T*>(pool.k_head(block, head)) + slot;
     for (int64_t d = 0; d < pool.k_dim; d += kStage) {
       const int64_t n = pool.k_dim - d < kStage ? pool.k_dim - d : kStage;
       round_stage<S>(k + head * pool.k_dim + d, stage, n);
       for (int64_t i = 0; i < n; ++i) keys[(d + i) * pool.block_size] = stage[i];
     }
     if (pool.v_aliases_k) continue;
-    T* values = reinterpret_cast<T*>(pool.v) + ((block * pool.kv_heads + head) * pool.block_size + slot) * pool.v_dim;
+    T* values = reinterpret_cast<T*>(pool.v_head(block, head)) + slot * pool.v_dim;
     for (int64_t d = 0; d < pool.v_dim; d += kStage) {
       const int64_t n = pool.v_dim - d < kStage ? pool.v_dim - d : kStage;
       round_stage<S>(v + head * pool.v_dim + d, stage, n);
