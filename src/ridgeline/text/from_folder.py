@@ -49,6 +49,7 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
         vocabulary=vocabulary,
         encoder=LibraryEncoder(full, frozenset(control)),
         control=TokenMatcher(control, **flags),
+        marks=TokenMatcher({token.content: id for id, token in added.items()}, **flags),
         bos_id=full.token_to_id(names["bos_token"]) if "bos_token" in names else None,
         eos_ids=end_ids(control, named_ends),
         prefix=prefix,

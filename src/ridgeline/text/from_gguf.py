@@ -13,7 +13,7 @@ from ridgeline.text.matcher import TokenMatcher
 from ridgeline.text.pretokenizers import Recipe, build, recipe
 from ridgeline.text.spm import Prefix, SpmEncoder
 from ridgeline.text.tokenizer import Encoder, Tokenizer
-from ridgeline.text.vocabulary import END_TEXTS, Kind, Vocabulary, byte_to_char, char_to_byte, end_ids
+from ridgeline.text.vocabulary import END_TEXTS, SPACE, Kind, Vocabulary, byte_to_char, char_to_byte, end_ids
 
 MODELS = ("gpt2", "llama")
 _NAMED_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -39,20 +39,28 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     for id in (*ends, named["bos_token"]):
         if id is not None:
             kinds[id] = Kind.CONTROL
-    control = {texts[id]: id for id in np.flatnonzero(kinds == Kind.CONTROL).tolist()}
-    added = {texts[id]: id for id in np.flatnonzero(kinds == Kind.USER_DEFINED).tolist()}
+    # GGUF writes Gemma's runs of spaces as user-defined tokens; they are pieces that merge before all others.
+    runs = _space_runs(texts, kinds) if model == "llama" else {}
+    unknown = {texts[id]: id for id in _ids(kinds, Kind.UNKNOWN)}
+    control = {texts[id]: id for id in _ids(kinds, Kind.CONTROL)}
+    added = {texts[id]: id for id in _ids(kinds, Kind.USER_DEFINED) if id not in runs.values()}
+    # Phi-3's tokenizer.json lets its turn marks swallow white space after them; GGUF has no field for that.
+    phi3 = model == "llama" and metadata.get("general.architecture") == "phi3"
+    swallow = frozenset(id for text, id in control.items() if phi3 and text not in ("<s>", "<|endoftext|>"))
+    marks = TokenMatcher({**added, **unknown, **control}, rstrip=swallow)
     encoder: Encoder
     if model == "gpt2":
         cut = recipe(str(metadata.get("tokenizer.ggml.pre", "default")))
         encoder, default_bos = _byte_level(metadata, texts, kinds, cut), cut.adds_bos
     else:
-        encoder, default_bos = _sentencepiece(metadata, texts, kinds, named["unk_token"]), True
+        encoder, default_bos = _sentencepiece(metadata, texts, kinds, runs, TokenMatcher(added), marks), True
     bos, eos = named["bos_token"], named["eos_token"]
     strips = model == "llama" and bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
     return Tokenizer(
         vocabulary=Vocabulary(len(texts), texts.__getitem__, kinds.tobytes(), "bytes" if model == "gpt2" else "spm"),
         encoder=encoder,
-        control=TokenMatcher(control),
+        control=TokenMatcher(control, rstrip=swallow),
+        marks=marks,
         bos_id=bos,
         eos_ids=end_ids(control, ends),
         prefix=(bos,) if bos is not None and metadata.get("tokenizer.ggml.add_bos_token", default_bos) else (),
@@ -66,6 +74,10 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
 
 def _broken(key: str, value: object, what: str, remedy: str | None = None) -> FileFormatError:
     return FileFormatError(f"tokenizer.ggml.{key}: {what}", field=f"tokenizer.ggml.{key}", value=value, remedy=remedy)
+
+
+def _ids(kinds: npt.NDArray[np.uint8], kind: Kind) -> list[int]:
+    return [int(id) for id in np.flatnonzero(kinds == kind)]
 
 
 def _list(values: Sequence[Any]) -> list[Any]:
@@ -105,7 +117,7 @@ def _kinds(metadata: Mapping[str, Any], texts: list[str]) -> npt.NDArray[np.uint
         raise _broken("token_type", wrong, f"holds {wrong}, known are 0 to {int(Kind.BYTE)}")
     kinds = types.astype(np.uint8)
     # Converters sometimes mark turn ends as user-defined; they must act as control tokens all the same.
-    for id in np.flatnonzero(kinds == Kind.USER_DEFINED).tolist():
+    for id in _ids(kinds, Kind.USER_DEFINED):
         if texts[id] in END_TEXTS:
             kinds[id] = Kind.CONTROL
     return kinds
@@ -153,39 +165,51 @@ def _byte_level(metadata: Mapping[str, Any], texts: list[str], kinds: npt.NDArra
     full.pre_tokenizer = build(cut)
     if cut.nfc:
         full.normalizer = normalizers.NFC()
-    control = [texts[id] for id in np.flatnonzero((kinds == Kind.CONTROL) | (kinds == Kind.UNKNOWN)).tolist()]
+    control = [texts[id] for id in sorted(_ids(kinds, Kind.CONTROL) + _ids(kinds, Kind.UNKNOWN))]
     full.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in control])
-    full.add_tokens([AddedToken(texts[id], special=False, normalized=False) for id in np.flatnonzero(kinds == Kind.USER_DEFINED).tolist()])
+    full.add_tokens([AddedToken(texts[id], special=False, normalized=False) for id in _ids(kinds, Kind.USER_DEFINED)])
     return LibraryEncoder(full, frozenset(control))
 
 
-def _sentencepiece(metadata: Mapping[str, Any], texts: list[str], kinds: npt.NDArray[np.uint8], unknown: int | None) -> Encoder:
+def _space_runs(texts: list[str], kinds: npt.NDArray[np.uint8]) -> dict[str, int]:
+    """User-defined runs of spaces as pieces: marks -> id."""
+    ids = _ids(kinds, Kind.USER_DEFINED)
+    return {SPACE * len(texts[id]): id for id in ids if len(texts[id]) > 1 and not texts[id].strip(f" {SPACE}")}
+
+
+def _sentencepiece(
+    metadata: Mapping[str, Any],
+    texts: list[str],
+    kinds: npt.NDArray[np.uint8],
+    runs: Mapping[str, int],
+    added: TokenMatcher,
+    marks: TokenMatcher,
+) -> Encoder:
     scores = _numbers(metadata, "scores", np.float64, len(texts))
     if scores is None or not np.isfinite(scores).all():
         raise _broken("scores", None, "is missing or not finite, a SentencePiece tokenizer needs it")
     pieces = dict(zip(texts, range(len(texts)), strict=True))
-    other = np.flatnonzero(kinds != Kind.NORMAL).tolist()
-    for id in other:
+    for id in np.flatnonzero(kinds != Kind.NORMAL).tolist():
         if pieces.get(texts[id]) == id:
             del pieces[texts[id]]
+    pieces |= runs
     normal = np.flatnonzero(kinds == Kind.NORMAL)
+    first = list(runs.values())
     rank: list[int] | None = None
-    if (np.diff(scores[normal]) >= 0).any():
+    if (np.diff(scores[normal]) >= 0).any() or (first and max(first) > normal.min(initial=len(texts))):
         # Equal scores share a rank; among them the piece with the longer left part merges first, then the leftmost.
-        rank = np.unique(-scores, return_inverse=True)[1].tolist()
-    phi3 = metadata.get("general.architecture") == "phi3"
+        keys = -scores
+        keys[first] = keys.min() - len(first) + np.arange(len(first))
+        rank = np.unique(keys, return_inverse=True)[1].tolist()
     prefix: Prefix = "never"
     if metadata.get("tokenizer.ggml.add_space_prefix", True):
-        prefix = "always" if phi3 else "first"
-    control = {texts[id]: id for id in np.flatnonzero((kinds == Kind.CONTROL) | (kinds == Kind.UNKNOWN)).tolist()}
-    added = {texts[id]: id for id in np.flatnonzero(kinds == Kind.USER_DEFINED).tolist()}
-    # Phi-3's tokenizer.json lets its turn marks swallow white space after them; GGUF has no field for that.
-    swallow = frozenset(id for text, id in control.items() if text not in ("<unk>", "<s>", "<|endoftext|>")) if phi3 else frozenset()
-    return SpmEncoder(pieces, rank, _byte_ids(texts, kinds), unknown, prefix, TokenMatcher(added), TokenMatcher(control), swallow)
+        prefix = "always" if metadata.get("general.architecture") == "phi3" else "first"
+    unknown = _id(metadata, "unknown_token_id", len(texts))
+    return SpmEncoder(pieces, rank, _byte_ids(texts, kinds), unknown, prefix, added, marks)
 
 
 def _byte_ids(texts: list[str], kinds: npt.NDArray[np.uint8]) -> list[int] | None:
     """The id of each byte's token, or None when the vocabulary does not have all 256."""
-    found = {texts[id].lower(): id for id in np.flatnonzero(kinds == Kind.BYTE).tolist()}
+    found = {texts[id].lower(): id for id in _ids(kinds, Kind.BYTE)}
     ids = [found.get(f"<0x{byte:02x}>") for byte in range(256)]
     return None if None in ids else [id for id in ids if id is not None]

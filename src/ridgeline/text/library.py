@@ -1,7 +1,7 @@
 """Encoder on the `tokenizers` library, for `tokenizer.json` and for byte-level BPE from GGUF. Knows that library's quirks, not files.
 
-Three views share one model: `full` matches every added token, `plain` leaves control tokens as text, `rest` is `plain` without the space
-that Metaspace puts before the first word (for a piece in the middle of a sequence).
+Several views share one model: `full` matches every added token, `plain` leaves control tokens as text, `bare` all of them; the latter two
+exist once more without the space that Metaspace puts before the first word, for a piece in the middle of a sequence.
 """
 
 from __future__ import annotations
@@ -22,20 +22,14 @@ def state(component: Any) -> State:
 class LibraryEncoder:
     """Text -> ids by `tokenizers`. `control` are token texts that `plain` must treat as ordinary characters."""
 
-    __slots__ = ("_full", "_plain", "_rest")
+    __slots__ = ("_bare", "_full", "_plain")
 
     def __init__(self, full: Tokenizer, control: frozenset[str]) -> None:
         full.no_truncation()
         full.no_padding()
         self._full = full
-        self._plain = _twin(full, control)
-        self._rest = self._plain
-        cut = state(full.pre_tokenizer)
-        if '"prepend_scheme": "first"' in json.dumps(cut):
-            self._rest = _twin(full, control)
-            replaced = pre_tokenizers.Sequence([])
-            replaced.__setstate__(json.dumps(cut).replace('"prepend_scheme": "first"', '"prepend_scheme": "never"').encode())
-            self._rest.pre_tokenizer = replaced
+        self._plain = _views(full, control)
+        self._bare: tuple[Tokenizer, Tokenizer] | None = None
 
     def whole(self, text: str) -> list[int]:
         """Ids of a text in which control tokens count."""
@@ -43,12 +37,29 @@ class LibraryEncoder:
 
     def plain(self, text: str, first: bool = True) -> list[int]:
         """Ids of a text in which control tokens are ordinary characters. `first`: the text begins the sequence."""
-        view = self._plain if first else self._rest
-        return list(view.encode(text, add_special_tokens=False).ids)
+        return list(self._plain[not first].encode(text, add_special_tokens=False).ids)
+
+    def bare(self, text: str, first: bool = True) -> list[int]:
+        """Ids of a text in which every added token is ordinary characters."""
+        if self._bare is None:
+            self._bare = _views(self._full, frozenset(token.content for token in self._full.get_added_tokens_decoder().values()))
+        return list(self._bare[not first].encode(text, add_special_tokens=False).ids)
 
 
-def _twin(full: Tokenizer, control: frozenset[str]) -> Tokenizer:
-    """A view of the same model that does not match control tokens. A full copy only when shared added tokens would get other ids."""
+def _views(full: Tokenizer, ignored: frozenset[str]) -> tuple[Tokenizer, Tokenizer]:
+    """Views that do not match `ignored` tokens: for the start of a sequence, and for its middle."""
+    start = middle = _twin(full, ignored)
+    cut = json.dumps(state(full.pre_tokenizer))
+    if '"prepend_scheme": "first"' in cut:
+        middle = _twin(full, ignored)
+        replaced = pre_tokenizers.Sequence([])
+        replaced.__setstate__(cut.replace('"prepend_scheme": "first"', '"prepend_scheme": "never"').encode())
+        middle.pre_tokenizer = replaced
+    return start, middle
+
+
+def _twin(full: Tokenizer, ignored: frozenset[str]) -> Tokenizer:
+    """A view of the same model that does not match `ignored` tokens. A full copy only when shared added tokens would get other ids."""
     added = full.get_added_tokens_decoder()
     twin = Tokenizer(full.model)
     twin.normalizer, twin.pre_tokenizer = full.normalizer, full.pre_tokenizer
@@ -58,6 +69,6 @@ def _twin(full: Tokenizer, control: frozenset[str]) -> Tokenizer:
         twin = Tokenizer.from_str(full.to_str())
         twin.post_processor = None
     # Adding a known token again only marks it as special, which is what `encode_special_tokens` skips.
-    twin.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in control])
+    twin.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in ignored])
     twin.encode_special_tokens = True
     return twin

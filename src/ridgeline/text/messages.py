@@ -106,13 +106,13 @@ def _content(content: Any, where: str) -> str:
 def _call(call: Any, where: str) -> dict[str, Any]:
     if not isinstance(call, dict):
         raise UserError(f"{where} is {_kind(call)}, must be an object", field=where)
-    call = {key: item for key, item in call.items() if item is not None}
-    inner = call.get("function")
+    plain: dict[str, Any] = {key: item for key, item in call.items() if item is not None}
+    inner = plain.get("function")
     if isinstance(inner, dict):
-        call["function"] = {**inner, "arguments": _arguments(inner.get("arguments"), f"{where}.function.arguments")}
-    elif "arguments" in call:
-        call["arguments"] = _arguments(call["arguments"], f"{where}.arguments")
-    return call
+        plain["function"] = {**inner, "arguments": _arguments(inner.get("arguments"), f"{where}.function.arguments")}
+    elif "arguments" in plain:
+        plain["arguments"] = _arguments(plain["arguments"], f"{where}.arguments")
+    return plain
 
 
 def _arguments(arguments: Any, where: str) -> dict[str, Any]:

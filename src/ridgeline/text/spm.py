@@ -25,10 +25,10 @@ class SpmEncoder:
     """Text -> ids. `pieces` maps text to id; `rank` maps id to its place by falling score, or is None where id order is score order.
 
     `prefix`: "first" puts the word mark before a text that does not begin with a space (Metaspace), "always" before every piece between
-    added tokens (the older Prepend normalizer), "never" is Gemma's way. `added` are user-defined tokens, matched in the raw text.
+    added tokens (the older Prepend normalizer), "never" is Gemma's way. `added` finds user-defined tokens, `marks` those and control tokens.
     """
 
-    __slots__ = ("_added", "_both", "_bytes", "_cache", "_glue", "_pieces", "_prefix", "_rank", "_unknown")
+    __slots__ = ("_added", "_bytes", "_cache", "_glue", "_marks", "_pieces", "_prefix", "_rank", "_unknown")
 
     def __init__(
         self,
@@ -38,23 +38,27 @@ class SpmEncoder:
         unknown: int | None,
         prefix: Prefix,
         added: TokenMatcher,
-        control: TokenMatcher,
-        rstrip: frozenset[int] = frozenset(),
+        marks: TokenMatcher,
     ) -> None:
         self._pieces, self._rank, self._bytes, self._unknown, self._prefix = pieces, rank, byte_ids, unknown, prefix
-        self._added = added
-        self._both = TokenMatcher({**added.ids, **control.ids}, rstrip=rstrip)
+        self._added, self._marks = added, marks
         # Words are cut before a word mark. A character that some piece has right before a mark could merge across the cut: no cut there.
         self._glue = frozenset(re.findall(f"[^{SPACE}\x00](?={SPACE})", "\x00".join(pieces)))
         self._cache: dict[str, tuple[int, ...]] = {}
 
     def whole(self, text: str) -> list[int]:
         """Ids of a text in which control tokens count."""
-        return self._split(text, self._both, True)
+        return self._split(text, self._marks, True)
 
     def plain(self, text: str, first: bool = True) -> list[int]:
         """Ids of a text in which control tokens are ordinary characters. `first`: the text begins the sequence."""
         return self._split(text, self._added, first)
+
+    def bare(self, text: str, first: bool = True) -> list[int]:
+        """Ids of a text in which every added token is ordinary characters."""
+        ids: list[int] = []
+        self._segment(text, first, ids)
+        return ids
 
     def _split(self, text: str, matcher: TokenMatcher, first: bool) -> list[int]:
         ids: list[int] = []

@@ -5,7 +5,7 @@ Control tokens (turn marks, BOS, EOS) come out of `encode` only with `parse_spec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,11 +14,16 @@ from ridgeline.text.vocabulary import Kind, Vocabulary
 
 
 class Encoder(Protocol):
-    """Two ways to cut a text into ids: with and without control tokens."""
+    """Three ways to cut a text into ids. `first`: the text begins the sequence."""
 
-    def whole(self, text: str) -> list[int]: ...
+    def whole(self, text: str) -> list[int]:
+        """All added tokens are matched, control tokens too."""
 
-    def plain(self, text: str, first: bool = True) -> list[int]: ...
+    def plain(self, text: str, first: bool = True) -> list[int]:
+        """Control tokens are ordinary characters; other added tokens are matched."""
+
+    def bare(self, text: str, first: bool = True) -> list[int]:
+        """All added tokens are ordinary characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +31,22 @@ class Tokenizer:
     """A tokenizer as its checkpoint defines it. Immutable; threads may share it.
 
     `bos_id` may be None. `eos_ids` hold EOS and the end-of-turn ids. `prefix` and `suffix` are what `add_special=True` puts around a text.
-    `control` finds the control tokens, `added` are the other added tokens (text -> id). `chat_template` is Jinja source or None;
-    `special_tokens` are the names a template may use (bos_token, eos_token, ...) with their text.
+    `control` finds the control tokens, `marks` those and the other added tokens, `added` are the others (text -> id).
+    `chat_template` is Jinja source or None; `special_tokens` are the names a template may use (bos_token, ...) with their text.
     """
 
-    vocabulary: Vocabulary
-    encoder: Encoder
-    control: TokenMatcher
+    vocabulary: Vocabulary = field(repr=False)
+    encoder: Encoder = field(repr=False)
+    control: TokenMatcher = field(repr=False)
+    marks: TokenMatcher = field(repr=False)
     bos_id: int | None
     eos_ids: frozenset[int]
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
     strips_first_space: bool = False
-    chat_template: str | None = None
+    chat_template: str | None = field(default=None, repr=False)
     special_tokens: Mapping[str, str] = field(default_factory=dict)
-    added: Mapping[str, int] = field(default_factory=dict)
+    added: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     @property
     def size(self) -> int:
@@ -72,23 +78,21 @@ class Tokenizer:
 
     def encode_plain(self, text: str, first: bool = True) -> list[int]:
         """Ids of ordinary text, at the start of a sequence (`first`) or in its middle; never a control id."""
-        ids = self.encoder.plain(_well_formed(text), first)
-        if any(self._is_control(id) for id in set(ids)):
-            return self._without_control(text, first)
-        return ids
+        return self._without_control(self.encoder.plain, _well_formed(text), first)
 
     def _is_control(self, id: int) -> bool:
         return self.vocabulary.kinds[id] == Kind.CONTROL
 
-    def _without_control(self, text: str, first: bool) -> list[int]:
-        """A vocabulary whose merges can spell a control token (rare): encode character by character instead."""
-        ids: list[int] = []
-        for index, char in enumerate(text):
-            ids.extend(id for id in self.encoder.plain(char, first and index == 0) if not self._is_control(id))
-        return ids
+    def _without_control(self, encode: Callable[[str, bool], list[int]], text: str, first: bool) -> list[int]:
+        """Where merges can spell a control token (a rare vocabulary), the text is encoded character by character instead."""
+        ids = encode(text, first)
+        if not any(self._is_control(id) for id in set(ids)):
+            return ids
+        singles = (encode(char, first and index == 0) for index, char in enumerate(text))
+        return [id for found in singles for id in found if not self._is_control(id)]
 
     def encode_mixed(self, text: str, tainted: Iterable[int]) -> list[int]:
-        """As `encode(text, add_special=False, parse_special=True)`, but a control token that covers a tainted position stays plain text.
+        """As `encode(text, add_special=False, parse_special=True)`, but an added token that covers a tainted position stays plain text.
 
         `tainted` are offsets into `text`, in order: characters that came from a user.
         """
@@ -97,17 +101,17 @@ class Tokenizer:
             return self.encode(text, add_special=False, parse_special=True)
         ids: list[int] = []
         position, at = 0, 0
-        for match in self.control.find(text):
+        for match in self.marks.find(text):
             while at < len(marks) and marks[at] < match.start:
                 at += 1
             if at < len(marks) and marks[at] < match.end:
                 continue
             if match.start > position:
-                ids.extend(self.encode_plain(text[position : match.start], position == 0))
+                ids.extend(self._without_control(self.encoder.bare, text[position : match.start], position == 0))
             ids.append(match.id)
             position = match.end
         if position < len(text):
-            ids.extend(self.encode_plain(text[position:], position == 0))
+            ids.extend(self._without_control(self.encoder.bare, text[position:], position == 0))
         return ids
 
     def token_bytes(self, id: int) -> bytes:
