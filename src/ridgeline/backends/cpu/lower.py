@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ridgeline.backends.cpu._native import Program as NativeProgram
+from ridgeline.backends.cpu.native._native import Program as NativeProgram
 from ridgeline.backends.cpu.source import drop_pages
 from ridgeline.errors import InternalError
 from ridgeline.formats.tensors import Tensor, Tensors

@@ -1,0 +1,1 @@
+"""Holds the compiled module `_native` (csrc/bindings.cc) and nothing else."""
