@@ -25,7 +25,7 @@ def embed(tokens: npt.NDArray[np.int32], weight: Array, scale: float) -> Array:
 
 def rms_norm(x: Array, weight: Array, eps: float, groups: int = 1) -> Array:
     """x [T, groups * dim], weight [dim] -> same shape, each group normalised by itself"""
-    parts = x.reshape(len(x), groups, -1)
+    parts = x.reshape(len(x), groups, x.shape[1] // groups)
     mean_square = np.mean(np.square(parts, dtype=np.float64), axis=-1, keepdims=True)
     normed: Array = parts * (1.0 / np.sqrt(mean_square + eps)).astype(np.float32) * weight
     return normed.reshape(x.shape)
@@ -44,7 +44,7 @@ def rope(x: Array, positions: Ints, heads: int, inv_freq: tuple[float, ...], sca
     angles = products.astype(np.float64)
     cos = (np.cos(angles) * scale).astype(np.float32)[:, None, :]
     sin = (np.sin(angles) * scale).astype(np.float32)[:, None, :]
-    parts = x.reshape(len(x), heads, -1)
+    parts = x.reshape(len(x), heads, x.shape[1] // heads)
     low, high = parts[..., :r], parts[..., r : 2 * r]
     turned = np.concatenate([low * cos - high * sin, high * cos + low * sin, parts[..., 2 * r :]], axis=-1)
     return turned.reshape(x.shape)
