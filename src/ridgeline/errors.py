@@ -13,7 +13,9 @@ class UserError(RidgelineError):
     `field` names what was wrong (a file, a tensor, an option), `value` what was given, `limit` what is allowed, `remedy` what to do.
     """
 
-    def __init__(self, message: str, *, field: str | None = None, value: object = None, limit: object = None, remedy: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, field: str | None = None, value: object = None, limit: object = None, remedy: str | None = None
+    ) -> None:
         self.message, self.field, self.value, self.limit, self.remedy = message, field, value, limit, remedy
         super().__init__(message if remedy is None else f"{message}; {remedy}")
 

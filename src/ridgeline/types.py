@@ -63,7 +63,8 @@ class SamplingParams:
         def whole(name: str, low: int, high: int) -> None:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise UserError(f"{name} is {value}, must be a whole number from {low} to {high}", field=name, value=value, limit=(low, high))
+                text = f"{name} is {value}, must be a whole number from {low} to {high}"
+                raise UserError(text, field=name, value=value, limit=(low, high))
 
         real("temperature", 0.0, 1e6)
         real("top_p", 0.0, 1.0, above=True)
@@ -81,7 +82,8 @@ class SamplingParams:
             raise UserError("stop holds an empty string, which would match at once", field="stop", value="", remedy="leave it out")
         for token, value in self.logit_bias:
             if isinstance(token, bool) or not isinstance(token, int) or token < 0 or not -100 <= value <= 100:
-                raise UserError(f"logit_bias {token}: {value}, needs a token id and a value from -100 to 100", field="logit_bias", value=token)
+                text = f"logit_bias {token}: {value}, needs a token id and a value from -100 to 100"
+                raise UserError(text, field="logit_bias", value=token)
 
 
 @dataclass(slots=True)
