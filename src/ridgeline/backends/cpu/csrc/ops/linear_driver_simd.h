@@ -58,7 +58,7 @@ __attribute__((always_inline)) inline typename V::F add_group(const typename V::
                                                               const typename V::F* min, const Cursor& a, int64_t at, Load load) {
   constexpr int kVectors = 8 / F::kHalves;
   const int8_t* x = a.codes + at * kGroup;
-  typename V::F acc;
+  typename V::F acc = V::zero();
   for (int h = 0; h < F::kHalves; ++h) {
     typename V::I dot;
     if constexpr (uses_offset<F, V::kSigned>()) {
@@ -73,29 +73,30 @@ __attribute__((always_inline)) inline typename V::F add_group(const typename V::
   return acc;
 }
 
-// kTiles * V::kLanes rows times the tokens of a tile, into out[tile][token][lane]. `p`: the first tile's superblock, `step`: to
-// its next one; a second tile (and the second half of a wide vector) lies F::kBytes behind the first.
-// kTokens > 0: that many tokens, accumulators in registers.
+// kTiles * V::kLanes rows times the tokens of a tile, into out[tile][token][lane]. A second tile (and the second half of a wide
+// vector) lies F::kHeadBytes and F::kGroupBytes behind the first. kTokens > 0: that many tokens, accumulators in registers.
 template <typename F, typename V, int kTiles, int kTokens>
-__attribute__((noinline)) void multiply(const uint8_t* p, int64_t step, int64_t groups, const TokenTile& a, const Extra& extra,
+__attribute__((noinline)) void multiply(const uint8_t* data, const TileSpan& span, int64_t groups, const TokenTile& a, const Extra& extra,
                                         float* out) {
   const Cursor in = {a.codes, a.scales, {extra.offsets[0], extra.offsets[1]}, {extra.sums[0], extra.sums[1]}};
-  const int64_t tokens = kTokens > 0 ? kTokens : a.tokens;
+  const int64_t tokens = kTokens > 0 ? kTokens : a.tokens, step = span.step, group_step = span.group_step;
   typename V::F acc[kTiles][kTokens > 0 ? kTokens : 1];
   if constexpr (kTokens > 0) {
     for (int i = 0; i < kTiles * kTokens; ++i) acc[i / kTokens][i % kTokens] = V::zero();
   } else {
     for (int64_t i = 0; i < kTiles * tokens; ++i) V::store_floats(out + i * V::kLanes, V::zero());
   }
-  for (int64_t super = 0; super < groups; super += F::kGroups, p += step) {
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const uint8_t* block = p + tile * F::kBytes;
-      const typename F::Head head = F::head(block, F::kBytes);
-      for (int g = 0; g < F::kGroups; ++g) {
-        const int64_t at = (super + g) * tokens;
+  const uint8_t *head_bytes = data + span.head, *group_bytes = data + span.group;
+  for (int64_t super = 0; super < groups; super += F::kGroups, head_bytes += step, group_bytes += step) {
+    typename F::Head head[kTiles];
+    for (int tile = 0; tile < kTiles; ++tile) head[tile] = F::head(head_bytes + tile * F::kHeadBytes);
+    for (int g = 0; g < F::kGroups; ++g) {
+      const int64_t at = (super + g) * tokens;
+      for (int tile = 0; tile < kTiles; ++tile) {
         typename V::I codes[8];
         typename V::F scale[2], min[2];
-        F::unpack(block, F::kBytes, head, g, codes, scale, min);
+        const uint8_t* group = group_bytes + g * group_step + tile * F::kGroupBytes;
+        F::unpack(head_bytes + tile * F::kHeadBytes, group, head[tile], g, codes, scale, min);
         if constexpr (kTokens > 0) {
           for (int t = 0; t < kTokens; ++t) acc[tile][t] = add_group<F, V>(codes, scale, min, in, at + t, [&] { return acc[tile][t]; });
         } else {
@@ -111,19 +112,19 @@ __attribute__((noinline)) void multiply(const uint8_t* p, int64_t step, int64_t 
 }
 
 template <typename F, typename V, int kTiles>
-void multiply_tile(const uint8_t* p, int64_t step, int64_t groups, const TokenTile& a, const Extra& extra, float* out) {
+void multiply_tile(const uint8_t* data, const TileSpan& span, int64_t groups, const TokenTile& a, const Extra& extra, float* out) {
   // Two tiles of AVX2 leave registers for one token only.
   switch (kTiles == 2 && a.tokens > 1 ? kTokenTile : a.tokens) {
     case 1:
-      return multiply<F, V, kTiles, 1>(p, step, groups, a, extra, out);
+      return multiply<F, V, kTiles, 1>(data, span, groups, a, extra, out);
     case 2:
-      return multiply<F, V, kTiles, 2>(p, step, groups, a, extra, out);
+      return multiply<F, V, kTiles, 2>(data, span, groups, a, extra, out);
     case 3:
-      return multiply<F, V, kTiles, 3>(p, step, groups, a, extra, out);
+      return multiply<F, V, kTiles, 3>(data, span, groups, a, extra, out);
     case 4:
-      return multiply<F, V, kTiles, 4>(p, step, groups, a, extra, out);
+      return multiply<F, V, kTiles, 4>(data, span, groups, a, extra, out);
     default:
-      return multiply<F, V, kTiles, 0>(p, step, groups, a, extra, out);
+      return multiply<F, V, kTiles, 0>(data, span, groups, a, extra, out);
   }
 }
 
@@ -149,14 +150,13 @@ void multiply_rows(const PackedMatrix& w, const TokenTile& a, const Output& y, i
   const Extra extra = prepare_extra<N, Narrow::kSigned>(a, groups);
   alignas(64) float out[kTokenTile * 2 * kRowTile];
   for (int64_t row = first; row < last;) {
-    const TileSpan span = tile_span(row / kRowTile, w.rows, groups / N::kGroups, N::kBytes);
-    const uint8_t* p = w.data + span.at;
+    const TileSpan span = tile_span<N>(row / kRowTile, w.rows, w.columns);
     const bool pair = span.paired && row / kRowTile % 2 == 0 && last - row > kRowTile;
     const int64_t wanted = pair ? 2 * kRowTile : kRowTile, live = last - row < wanted ? last - row : wanted;
     if (pair) {
-      multiply_tile<F<Wide>, Wide, 2 * kRowTile / Wide::kLanes>(p, span.step, groups, a, extra, out);
+      multiply_tile<F<Wide>, Wide, 2 * kRowTile / Wide::kLanes>(w.data, span, groups, a, extra, out);
     } else {
-      multiply_tile<N, Narrow, 1>(p, span.step, groups, a, extra, out);
+      multiply_tile<N, Narrow, 1>(w.data, span, groups, a, extra, out);
     }
     write_rows(out, pair ? Wide::kLanes : kRowTile, a, y, row, live);
     row += live;
@@ -166,7 +166,7 @@ void multiply_rows(const PackedMatrix& w, const TokenTile& a, const Output& y, i
 template <template <typename> class F, typename Narrow, typename Wide>
 void matmul(const PackedMatrix& w, const Activations& a, float* y, int64_t y_stride, int64_t first, int64_t last) {
   using N = F<Narrow>;
-  const int64_t row_bytes = w.columns / kGroup / N::kGroups * N::kBytes / kRowTile + 1;
+  const int64_t row_bytes = packed_bytes(N::kEncoding, kRowTile, w.columns) / kRowTile + 1;
   const int64_t fitting = kRowBlockBytes / row_bytes / 16 * 16, block = fitting < 64 ? 64 : fitting;
   for (int64_t row = first; row < last; row += block)
     for (int64_t t = 0; t < a.tokens; t += kTokenTile)

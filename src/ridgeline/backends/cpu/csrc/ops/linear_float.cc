@@ -28,8 +28,8 @@ struct BF16 {
 template <typename W>
 void matmul(const PackedMatrix& w, const Activations& a, float* y, int64_t y_stride, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; row += kRowTile) {
-    const TileSpan span = tile_span(row / kRowTile, w.rows, w.columns, kRowTile * W::kBytes);
-    const uint8_t* tile = w.data + span.at;
+    const TileSpan span = float_span(row / kRowTile, w.rows, w.columns, W::kBytes);
+    const uint8_t* tile = w.data + span.group;
     const int64_t live = std::min<int64_t>(kRowTile, last - row);
     for (int64_t t = 0; t < a.tokens; ++t) {
       const float* x = a.values + t * a.stride;
@@ -43,8 +43,8 @@ void matmul(const PackedMatrix& w, const Activations& a, float* y, int64_t y_str
 
 template <typename W>
 void decode_row(const PackedMatrix& w, int64_t row, float* out) {
-  const TileSpan span = tile_span(row / kRowTile, w.rows, w.columns, kRowTile * W::kBytes);
-  for (int64_t k = 0; k < w.columns; ++k) out[k] = W::at(w.data + span.at + k * span.step + row % kRowTile * W::kBytes);
+  const TileSpan span = float_span(row / kRowTile, w.rows, w.columns, W::kBytes);
+  for (int64_t k = 0; k < w.columns; ++k) out[k] = W::at(w.data + span.group + k * span.step + row % kRowTile * W::kBytes);
 }
 
 template <typename W>

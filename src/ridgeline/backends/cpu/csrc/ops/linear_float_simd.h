@@ -88,7 +88,7 @@ void float_rows(const PackedMatrix& w, const TileSpan& span, const Activations& 
     const int64_t block = tokens > V::kTokens ? kColumnBlock : w.columns;
     for (int64_t k = 0; k < w.columns; k += block) {
       const int64_t columns = w.columns - k < block ? w.columns - k : block;
-      const uint8_t* p = w.data + span.at + k * span.step;
+      const uint8_t* p = w.data + span.group + k * span.step;
       const float* x = a.values + t0 * a.stride + k;
       if (widened) {
         const uint8_t* wide = widen<kWeight, V, kPairs>(p, span.step, next, columns);
@@ -116,7 +116,7 @@ inline int64_t whole_pairs(const PackedMatrix& w, int64_t row, int64_t last, int
 template <Weight kWeight, typename Single, typename V>
 void float_matmul(const PackedMatrix& w, const Activations& a, float* y, int64_t y_stride, int64_t first, int64_t last) {
   for (int64_t row = first; row < last;) {
-    const TileSpan span = tile_span(row / kRowTile, w.rows, w.columns, kRowTile * weight_bytes(kWeight));
+    const TileSpan span = float_span(row / kRowTile, w.rows, w.columns, weight_bytes(kWeight));
     const int64_t pairs = whole_pairs(w, row, last, a.tokens * V::kVectors <= 2 ? 4 : 2), left = last - row;
     const int64_t wanted = pairs == 0 ? kRowTile : (pairs == 3 ? 2 : pairs) * 2 * kRowTile, live = left < wanted ? left : wanted;
     switch (pairs) {

@@ -1,9 +1,9 @@
 // Unpacking one group of 32 columns into eight vectors of byte codes and float scales, for every quantized encoding.
 // Written once over a vector type V (linear_ymm.h, linear_avx512.cc); it knows layouts and nothing of activations.
 //
-// Each format has: Head, read once per superblock; unpack(p, next, head, g, codes, scale, min), where codes are unsigned with
-// the layout's kOffset still on them, or signed when kSigned and V::kSigned (AVX2 has no unsigned 8 x 8 bit product sum).
-// kTerms: how many vpmaddubsw results may be added in int16: kTerms * 2 * largest code * 127 <= 32767.
+// Each format has: Head, read once per superblock; unpack(head bytes, group bytes, head, g, codes, scale, min), where codes are unsigned
+// with the layout's kOffset still on them, or signed when kSigned and V::kSigned (AVX2 has no unsigned 8 x 8 bit product sum). kTerms: how
+// many vpmaddubsw results may be added in int16: kTerms * 2 * largest code * 127 <= 32767.
 #pragma once
 #include "ops/linear_layout.h"
 
@@ -65,10 +65,10 @@ struct FormatQ4_0 : Base<V, LayoutQ4_0> {
   using B = Base<V, LayoutQ4_0>;
   using Head = NoHead;
   static constexpr int kTerms = 8;
-  static Head head(const uint8_t*, int64_t) { return {}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F*) {
-    B::P::nibbles(p, next, c);
-    scale[0] = V::halves(p + B::kScaleAt, next);
+  static Head head(const uint8_t*) { return {}; }
+  static void unpack(const uint8_t*, const uint8_t* p, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F*) {
+    B::P::nibbles(p, B::kGroupBytes, c);
+    scale[0] = V::halves(p + B::kScaleAt, B::kGroupBytes);
   }
 };
 
@@ -77,11 +77,11 @@ struct FormatQ4_1 : Base<V, LayoutQ4_1> {
   using B = Base<V, LayoutQ4_1>;
   using Head = NoHead;
   static constexpr int kTerms = 8;
-  static Head head(const uint8_t*, int64_t) { return {}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F* min) {
-    B::P::nibbles(p, next, c);
-    scale[0] = V::halves(p + B::kScaleAt, next);
-    min[0] = V::halves(p + B::kMinAt, next);
+  static Head head(const uint8_t*) { return {}; }
+  static void unpack(const uint8_t*, const uint8_t* p, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F* min) {
+    B::P::nibbles(p, B::kGroupBytes, c);
+    scale[0] = V::halves(p + B::kScaleAt, B::kGroupBytes);
+    min[0] = V::halves(p + B::kMinAt, B::kGroupBytes);
   }
 };
 
@@ -90,11 +90,11 @@ struct FormatQ5_0 : Base<V, LayoutQ5_0> {
   using B = Base<V, LayoutQ5_0>;
   using Head = NoHead;
   static constexpr int kTerms = 4;
-  static Head head(const uint8_t*, int64_t) { return {}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F*) {
-    B::P::nibbles(p, next, c);
-    B::P::add_bits(p + B::kBitsAt, next, 4, c);
-    scale[0] = V::halves(p + B::kScaleAt, next);
+  static Head head(const uint8_t*) { return {}; }
+  static void unpack(const uint8_t*, const uint8_t* p, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F*) {
+    B::P::nibbles(p, B::kGroupBytes, c);
+    B::P::add_bits(p + B::kBitsAt, B::kGroupBytes, 4, c);
+    scale[0] = V::halves(p + B::kScaleAt, B::kGroupBytes);
   }
 };
 
@@ -103,12 +103,12 @@ struct FormatQ5_1 : Base<V, LayoutQ5_1> {
   using B = Base<V, LayoutQ5_1>;
   using Head = NoHead;
   static constexpr int kTerms = 4;
-  static Head head(const uint8_t*, int64_t) { return {}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F* min) {
-    B::P::nibbles(p, next, c);
-    B::P::add_bits(p + B::kBitsAt, next, 4, c);
-    scale[0] = V::halves(p + B::kScaleAt, next);
-    min[0] = V::halves(p + B::kMinAt, next);
+  static Head head(const uint8_t*) { return {}; }
+  static void unpack(const uint8_t*, const uint8_t* p, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F* min) {
+    B::P::nibbles(p, B::kGroupBytes, c);
+    B::P::add_bits(p + B::kBitsAt, B::kGroupBytes, 4, c);
+    scale[0] = V::halves(p + B::kScaleAt, B::kGroupBytes);
+    min[0] = V::halves(p + B::kMinAt, B::kGroupBytes);
   }
 };
 
@@ -118,12 +118,12 @@ struct FormatQ8_0 : Base<V, LayoutQ8_0> {
   using Head = NoHead;
   static constexpr int kTerms = 1;
   static constexpr bool kSigned = true;
-  static Head head(const uint8_t*, int64_t) { return {}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F*) {
-    for (int i = 0; i < 8; ++i) c[i] = V::load(p + 32 * i, next);
+  static Head head(const uint8_t*) { return {}; }
+  static void unpack(const uint8_t*, const uint8_t* p, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F*) {
+    for (int i = 0; i < 8; ++i) c[i] = V::load(p + 32 * i, B::kGroupBytes);
     if (!V::kSigned)
       for (int i = 0; i < 8; ++i) c[i] = V::differ(c[i], V::set8(-128));
-    scale[0] = V::halves(p + B::kScaleAt, next);
+    scale[0] = V::halves(p + B::kScaleAt, B::kGroupBytes);
   }
 };
 
@@ -141,11 +141,11 @@ struct FormatIQ4_NL : Base<V, LayoutIQ4_NL> {
   using Head = NoHead;
   static constexpr int kTerms = 1;
   static constexpr bool kSigned = true;
-  static Head head(const uint8_t*, int64_t) { return {}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F*) {
-    B::P::nibbles(p, next, c);
+  static Head head(const uint8_t*) { return {}; }
+  static void unpack(const uint8_t*, const uint8_t* p, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F*) {
+    B::P::nibbles(p, B::kGroupBytes, c);
     look_up_iq4<V>(c);
-    scale[0] = V::halves(p + B::kScaleAt, next);
+    scale[0] = V::halves(p + B::kScaleAt, B::kGroupBytes);
   }
 };
 
@@ -154,13 +154,13 @@ struct FormatMXFP4 : Base<V, LayoutMXFP4> {
   using B = Base<V, LayoutMXFP4>;
   using Head = NoHead;
   static constexpr int kTerms = 4;
-  static Head head(const uint8_t*, int64_t) { return {}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F*) {
+  static Head head(const uint8_t*) { return {}; }
+  static void unpack(const uint8_t*, const uint8_t* p, const Head&, int, typename V::I* c, typename V::F* scale, typename V::F*) {
     static constexpr int8_t kMoved[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-    B::P::nibbles(p, next, c);
+    B::P::nibbles(p, B::kGroupBytes, c);
     const typename V::I table = V::table(kMoved);
     for (int i = 0; i < 8; ++i) c[i] = V::lookup(table, c[i]);
-    scale[0] = V::power_halved(V::bytes(p + B::kScaleAt, next));
+    scale[0] = V::power_halved(V::bytes(p + B::kScaleAt, B::kGroupBytes));
   }
 };
 
@@ -171,9 +171,9 @@ struct ScaleMinHead {
 
 // d * (6-bit scale) and -(dmin * 6-bit minimum) of Q4_K and Q5_K.
 template <typename V, typename B>
-void scale_min(const uint8_t* p, int64_t next, const ScaleMinHead<V>& h, int g, typename V::F* scale, typename V::F* min) {
+void scale_min(const uint8_t* p, const ScaleMinHead<V>& h, int g, typename V::F* scale, typename V::F* min) {
   typename V::I u, v;
-  Planes<V>::six(p + B::kSixAt, next, g, &u, &v);
+  Planes<V>::six(p + B::kSixAt, B::kHeadBytes, g, &u, &v);
   scale[0] = V::times(h.d, V::floats(u));
   min[0] = V::negative(V::times(h.dmin, V::floats(v)));
 }
@@ -183,10 +183,11 @@ struct FormatQ4_K : Base<V, LayoutQ4_K> {
   using B = Base<V, LayoutQ4_K>;
   using Head = ScaleMinHead<V>;
   static constexpr int kTerms = 8;
-  static Head head(const uint8_t* p, int64_t next) { return {V::halves(p + B::kScaleAt, next), V::halves(p + B::kMinAt, next)}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head& h, int g, typename V::I* c, typename V::F* scale, typename V::F* min) {
-    B::P::nibbles(p + B::kCodesAt + g * B::kGroupBytes, next, c);
-    scale_min<V, B>(p, next, h, g, scale, min);
+  static Head head(const uint8_t* p) { return {V::halves(p + B::kScaleAt, B::kHeadBytes), V::halves(p + B::kMinAt, B::kHeadBytes)}; }
+  static void unpack(const uint8_t* p, const uint8_t* group, const Head& h, int g, typename V::I* c, typename V::F* scale,
+                     typename V::F* min) {
+    B::P::nibbles(group, B::kGroupBytes, c);
+    scale_min<V, B>(p, h, g, scale, min);
   }
 };
 
@@ -195,12 +196,12 @@ struct FormatQ5_K : Base<V, LayoutQ5_K> {
   using B = Base<V, LayoutQ5_K>;
   using Head = ScaleMinHead<V>;
   static constexpr int kTerms = 4;
-  static Head head(const uint8_t* p, int64_t next) { return {V::halves(p + B::kScaleAt, next), V::halves(p + B::kMinAt, next)}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head& h, int g, typename V::I* c, typename V::F* scale, typename V::F* min) {
-    const uint8_t* group = p + B::kCodesAt + g * B::kGroupBytes;
-    B::P::nibbles(group, next, c);
-    B::P::add_bits(group + 128, next, 4, c);
-    scale_min<V, B>(p, next, h, g, scale, min);
+  static Head head(const uint8_t* p) { return {V::halves(p + B::kScaleAt, B::kHeadBytes), V::halves(p + B::kMinAt, B::kHeadBytes)}; }
+  static void unpack(const uint8_t* p, const uint8_t* group, const Head& h, int g, typename V::I* c, typename V::F* scale,
+                     typename V::F* min) {
+    B::P::nibbles(group, B::kGroupBytes, c);
+    B::P::add_bits(group + 128, B::kGroupBytes, 4, c);
+    scale_min<V, B>(p, h, g, scale, min);
   }
 };
 
@@ -214,12 +215,11 @@ struct FormatQ6_K : Base<V, LayoutQ6_K> {
   using B = Base<V, LayoutQ6_K>;
   using Head = ScaleHead<V>;
   static constexpr int kTerms = 2;
-  static Head head(const uint8_t* p, int64_t next) { return {V::halves(p + B::kScaleAt, next)}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head& h, int g, typename V::I* c, typename V::F* scale, typename V::F*) {
-    const uint8_t* group = p + B::kCodesAt + g * B::kGroupBytes;
-    B::P::nibbles(group, next, c);
-    B::P::add_pairs(group + 128, next, 4, c);
-    for (int i = 0; i < 2; ++i) scale[i] = V::times(h.d, V::floats(V::signed_bytes(p + B::kBytesAt + 16 * g + 8 * i, next)));
+  static Head head(const uint8_t* p) { return {V::halves(p + B::kScaleAt, B::kHeadBytes)}; }
+  static void unpack(const uint8_t* p, const uint8_t* group, const Head& h, int g, typename V::I* c, typename V::F* scale, typename V::F*) {
+    B::P::nibbles(group, B::kGroupBytes, c);
+    B::P::add_pairs(group + 128, B::kGroupBytes, 4, c);
+    for (int i = 0; i < 2; ++i) scale[i] = V::times(h.d, V::floats(V::signed_bytes(p + B::kBytesAt + 16 * g + 8 * i, B::kHeadBytes)));
   }
 };
 
@@ -228,13 +228,12 @@ struct FormatQ3_K : Base<V, LayoutQ3_K> {
   using B = Base<V, LayoutQ3_K>;
   using Head = ScaleHead<V>;
   static constexpr int kTerms = 8;
-  static Head head(const uint8_t* p, int64_t next) { return {V::halves(p + B::kScaleAt, next)}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head& h, int g, typename V::I* c, typename V::F* scale, typename V::F*) {
-    const uint8_t* group = p + B::kCodesAt + g * B::kGroupBytes;
-    B::P::pairs(group, next, c);
-    B::P::add_bits(group + 64, next, 2, c);
+  static Head head(const uint8_t* p) { return {V::halves(p + B::kScaleAt, B::kHeadBytes)}; }
+  static void unpack(const uint8_t* p, const uint8_t* group, const Head& h, int g, typename V::I* c, typename V::F* scale, typename V::F*) {
+    B::P::pairs(group, B::kGroupBytes, c);
+    B::P::add_bits(group + 64, B::kGroupBytes, 2, c);
     typename V::I s[2];
-    B::P::six(p + B::kSixAt, next, g, &s[0], &s[1]);
+    B::P::six(p + B::kSixAt, B::kHeadBytes, g, &s[0], &s[1]);
     for (int i = 0; i < 2; ++i) scale[i] = V::times(h.d, V::floats(V::minus(s[i], V::set32(32))));
   }
 };
@@ -244,12 +243,11 @@ struct FormatQ2_K : Base<V, LayoutQ2_K> {
   using B = Base<V, LayoutQ2_K>;
   using Head = ScaleMinHead<V>;
   static constexpr int kTerms = 8;
-  static Head head(const uint8_t* p, int64_t next) { return {V::halves(p + B::kScaleAt, next), V::halves(p + B::kMinAt, next)}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head& h, int g, typename V::I* c, typename V::F* scale, typename V::F* min) {
-    const uint8_t* group = p + B::kCodesAt + g * B::kGroupBytes;
-    B::P::pairs(group, next, c);
+  static Head head(const uint8_t* p) { return {V::halves(p + B::kScaleAt, B::kHeadBytes), V::halves(p + B::kMinAt, B::kHeadBytes)}; }
+  static void unpack(const uint8_t*, const uint8_t* group, const Head& h, int, typename V::I* c, typename V::F* scale, typename V::F* min) {
+    B::P::pairs(group, B::kGroupBytes, c);
     for (int i = 0; i < 2; ++i) {
-      const typename V::I both = V::bytes(group + 64 + 8 * i, next);
+      const typename V::I both = V::bytes(group + 64 + 8 * i, B::kGroupBytes);
       scale[i] = V::times(h.d, V::floats(V::both(both, V::set32(15))));
       min[i] = V::negative(V::times(h.dmin, V::floats(V::right(both, 4))));
     }
@@ -262,12 +260,12 @@ struct FormatIQ4_XS : Base<V, LayoutIQ4_XS> {
   using Head = ScaleHead<V>;
   static constexpr int kTerms = 1;
   static constexpr bool kSigned = true;
-  static Head head(const uint8_t* p, int64_t next) { return {V::halves(p + B::kScaleAt, next)}; }
-  static void unpack(const uint8_t* p, int64_t next, const Head& h, int g, typename V::I* c, typename V::F* scale, typename V::F*) {
-    B::P::nibbles(p + B::kCodesAt + g * B::kGroupBytes, next, c);
+  static Head head(const uint8_t* p) { return {V::halves(p + B::kScaleAt, B::kHeadBytes)}; }
+  static void unpack(const uint8_t* p, const uint8_t* group, const Head& h, int g, typename V::I* c, typename V::F* scale, typename V::F*) {
+    B::P::nibbles(group, B::kGroupBytes, c);
     look_up_iq4<V>(c);
-    const typename V::I low = V::both(V::right(V::bytes(p + B::kLowAt + 8 * (g & 3), next), g & 4), V::set32(15));
-    const typename V::I top = V::both(V::right(V::bytes(p + B::kTopAt + 8 * (g & 1), next), g & 6), V::set32(3));
+    const typename V::I low = V::both(V::right(V::bytes(p + B::kLowAt + 8 * (g & 3), B::kHeadBytes), g & 4), V::set32(15));
+    const typename V::I top = V::both(V::right(V::bytes(p + B::kTopAt + 8 * (g & 1), B::kHeadBytes), g & 6), V::set32(3));
     scale[0] = V::times(h.d, V::floats(V::minus(V::either(low, V::left(top, 4)), V::set32(32))));
   }
 };

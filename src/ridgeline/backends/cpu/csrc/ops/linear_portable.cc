@@ -34,36 +34,35 @@ void fill(Group& out, Code code) {
     for (int r = 0; r < kRowTile; ++r) out.codes[k][r] = static_cast<int8_t>(code(k, r));
 }
 
-void unpack(LayoutQ4_0 l, const uint8_t* p, int, Group& out) {
+void unpack(LayoutQ4_0 l, const uint8_t*, const uint8_t* p, int, Group& out) {
   fill(out, [&](int k, int r) { return nibble(p, k, r) - 8; });
   for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = half_at(p + l.kScaleAt, r);
 }
-void unpack(LayoutIQ4_NL l, const uint8_t* p, int, Group& out) {
+void unpack(LayoutIQ4_NL l, const uint8_t*, const uint8_t* p, int, Group& out) {
   fill(out, [&](int k, int r) { return kTableIQ4[nibble(p, k, r)]; });
   for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = half_at(p + l.kScaleAt, r);
 }
-void unpack(LayoutMXFP4 l, const uint8_t* p, int, Group& out) {
+void unpack(LayoutMXFP4 l, const uint8_t*, const uint8_t* p, int, Group& out) {
   fill(out, [&](int k, int r) { return kTableMXFP4[nibble(p, k, r)]; });
   for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = e8m0_half(p[l.kScaleAt + r]);
 }
-void unpack(LayoutQ4_1 l, const uint8_t* p, int, Group& out) {
+void unpack(LayoutQ4_1 l, const uint8_t*, const uint8_t* p, int, Group& out) {
   fill(out, [&](int k, int r) { return nibble(p, k, r); });
   for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = half_at(p + l.kScaleAt, r), out.min[0][r] = half_at(p + l.kMinAt, r);
 }
-void unpack(LayoutQ5_0 l, const uint8_t* p, int, Group& out) {
+void unpack(LayoutQ5_0 l, const uint8_t*, const uint8_t* p, int, Group& out) {
   fill(out, [&](int k, int r) { return (nibble(p, k, r) | bit(p + l.kBitsAt, k, r) << 4) - 16; });
   for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = half_at(p + l.kScaleAt, r);
 }
-void unpack(LayoutQ5_1 l, const uint8_t* p, int, Group& out) {
+void unpack(LayoutQ5_1 l, const uint8_t*, const uint8_t* p, int, Group& out) {
   fill(out, [&](int k, int r) { return nibble(p, k, r) | bit(p + l.kBitsAt, k, r) << 4; });
   for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = half_at(p + l.kScaleAt, r), out.min[0][r] = half_at(p + l.kMinAt, r);
 }
-void unpack(LayoutQ8_0 l, const uint8_t* p, int, Group& out) {
+void unpack(LayoutQ8_0 l, const uint8_t*, const uint8_t* p, int, Group& out) {
   fill(out, [&](int k, int r) { return static_cast<int8_t>(p[32 * (k / 4) + 4 * r + k % 4]); });
   for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = half_at(p + l.kScaleAt, r);
 }
-void unpack(LayoutQ2_K l, const uint8_t* p, int g, Group& out) {
-  const uint8_t* group = p + l.kCodesAt + g * l.kGroupBytes;
+void unpack(LayoutQ2_K l, const uint8_t* p, const uint8_t* group, int, Group& out) {
   fill(out, [&](int k, int r) { return pair(group, k, r); });
   for (int h = 0; h < 2; ++h)
     for (int r = 0; r < kRowTile; ++r) {
@@ -72,8 +71,7 @@ void unpack(LayoutQ2_K l, const uint8_t* p, int g, Group& out) {
       out.min[h][r] = -(half_at(p + l.kMinAt, r) * static_cast<float>(both >> 4));
     }
 }
-void unpack(LayoutQ3_K l, const uint8_t* p, int g, Group& out) {
-  const uint8_t* group = p + l.kCodesAt + g * l.kGroupBytes;
+void unpack(LayoutQ3_K l, const uint8_t* p, const uint8_t* group, int g, Group& out) {
   fill(out, [&](int k, int r) { return (pair(group, k, r) | bit(group + 64, k, r) << 2) - 4; });
   for (int r = 0; r < kRowTile; ++r) {
     const Six s = six(p + l.kSixAt, g, r);
@@ -89,17 +87,15 @@ void unpack_scale_min(L l, const uint8_t* p, int g, Group& out) {
     out.min[0][r] = -(half_at(p + l.kMinAt, r) * static_cast<float>(s.v));
   }
 }
-void unpack(LayoutQ4_K l, const uint8_t* p, int g, Group& out) {
-  fill(out, [&](int k, int r) { return nibble(p + l.kCodesAt + g * l.kGroupBytes, k, r); });
+void unpack(LayoutQ4_K l, const uint8_t* p, const uint8_t* group, int g, Group& out) {
+  fill(out, [&](int k, int r) { return nibble(group, k, r); });
   unpack_scale_min(l, p, g, out);
 }
-void unpack(LayoutQ5_K l, const uint8_t* p, int g, Group& out) {
-  const uint8_t* group = p + l.kCodesAt + g * l.kGroupBytes;
+void unpack(LayoutQ5_K l, const uint8_t* p, const uint8_t* group, int g, Group& out) {
   fill(out, [&](int k, int r) { return nibble(group, k, r) | bit(group + 128, k, r) << 4; });
   unpack_scale_min(l, p, g, out);
 }
-void unpack(LayoutQ6_K l, const uint8_t* p, int g, Group& out) {
-  const uint8_t* group = p + l.kCodesAt + g * l.kGroupBytes;
+void unpack(LayoutQ6_K l, const uint8_t* p, const uint8_t* group, int g, Group& out) {
   fill(out, [&](int k, int r) { return (nibble(group, k, r) | pair(group + 128, k, r) << 4) - 32; });
   for (int h = 0; h < 2; ++h)
     for (int r = 0; r < kRowTile; ++r) {
@@ -107,8 +103,8 @@ void unpack(LayoutQ6_K l, const uint8_t* p, int g, Group& out) {
       out.scale[h][r] = half_at(p + l.kScaleAt, r) * static_cast<float>(s);
     }
 }
-void unpack(LayoutIQ4_XS l, const uint8_t* p, int g, Group& out) {
-  fill(out, [&](int k, int r) { return kTableIQ4[nibble(p + l.kCodesAt + g * l.kGroupBytes, k, r)]; });
+void unpack(LayoutIQ4_XS l, const uint8_t* p, const uint8_t* group, int g, Group& out) {
+  fill(out, [&](int k, int r) { return kTableIQ4[nibble(group, k, r)]; });
   for (int r = 0; r < kRowTile; ++r) {
     const int low = (p[l.kLowAt + 8 * (g % 4) + r] >> (g < 4 ? 0 : 4)) & 15, top = (p[l.kTopAt + 8 * (g % 2) + r] >> (2 * (g / 2))) & 3;
     out.scale[0][r] = half_at(p + l.kScaleAt, r) * static_cast<float>((low | top << 4) - 32);
@@ -132,10 +128,17 @@ void multiply_group(const Group& w, const int8_t* codes, float scale, int32_t su
 }
 
 template <typename L>
-void multiply_tile(const uint8_t* p, int64_t step, int64_t groups, const TokenTile& a, float (*acc)[kRowTile]) {
+void unpack_at(const uint8_t* data, const TileSpan& span, int64_t g, Group& out) {
+  const int64_t super = g / L::kGroups, in = g % L::kGroups;
+  const uint8_t *head = data + span.head + super * span.step, *group = data + span.group + super * span.step + in * span.group_step;
+  unpack(L{}, head, group, static_cast<int>(in), out);
+}
+
+template <typename L>
+void multiply_tile(const uint8_t* data, const TileSpan& span, int64_t groups, const TokenTile& a, float (*acc)[kRowTile]) {
   Group w;
   for (int64_t g = 0; g < groups; ++g) {
-    unpack(L{}, p + g / L::kGroups * step, static_cast<int>(g % L::kGroups), w);
+    unpack_at<L>(data, span, g, w);
     for (int64_t t = 0; t < a.tokens; ++t) {
       const int64_t at = g * a.tokens + t;
       multiply_group<L>(w, a.codes + at * kGroup, a.scales[at], a.sums[at], acc[t]);
@@ -150,8 +153,8 @@ void matmul(const PackedMatrix& w, const Activations& a, float* y, int64_t y_str
     const TokenTile tile = token_tile(a, t0);
     for (int64_t row = first; row < last; row += kRowTile) {
       float acc[kTokenTile][kRowTile] = {};
-      const TileSpan span = tile_span(row / kRowTile, w.rows, groups / L::kGroups, L::kBytes);
-      multiply_tile<L>(w.data + span.at, span.step, groups, tile, acc);
+      const TileSpan span = tile_span<L>(row / kRowTile, w.rows, w.columns);
+      multiply_tile<L>(w.data, span, groups, tile, acc);
       const int64_t live = std::min<int64_t>(kRowTile, last - row);
       for (int64_t t = 0; t < tile.tokens; ++t) std::copy_n(acc[t], live, y + (t0 + t) * y_stride + row);
     }
@@ -161,10 +164,10 @@ void matmul(const PackedMatrix& w, const Activations& a, float* y, int64_t y_str
 template <typename L>
 void decode_quantized(const PackedMatrix& w, int64_t row, float* out) {
   const int64_t groups = w.columns / kGroup, r = row % kRowTile;
-  const TileSpan span = tile_span(row / kRowTile, w.rows, groups / L::kGroups, L::kBytes);
+  const TileSpan span = tile_span<L>(row / kRowTile, w.rows, w.columns);
   Group group;
   for (int64_t g = 0; g < groups; ++g) {
-    unpack(L{}, w.data + span.at + g / L::kGroups * span.step, static_cast<int>(g % L::kGroups), group);
+    unpack_at<L>(w.data, span, g, group);
     for (int k = 0; k < kGroup; ++k) {
       const int h = L::kHalves == 2 ? k / 16 : 0;
       const float scaled = group.scale[h][r] * static_cast<float>(group.codes[k][r]);
