@@ -220,6 +220,7 @@ void bind_program(nb::module_& m) {
       .def("kv_bytes", &Program::kv_bytes)
       .def("arena_bytes", &Program::arena_bytes)
       .def("fill_kv", &Program::fill_kv)
+      .def("fill_block", &Program::fill_block)
       .def("weights_checksum", &Program::weights_checksum);
 }
 

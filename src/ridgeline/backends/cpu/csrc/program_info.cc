@@ -66,6 +66,16 @@ void Program::fill_kv(uint8_t byte) {
   }
 }
 
+void Program::fill_block(int64_t group, int64_t block, uint8_t byte) {
+  for (const CacheStore& c : impl_->caches) {
+    if (c.group != group || block < 0 || block >= c.pool.blocks) continue;
+    for (int64_t head = 0; head < c.pool.kv_heads; ++head) {
+      std::memset(c.pool.k_head(block, head), byte, static_cast<size_t>(c.pool.k_bytes()));
+      if (c.pool.v_bytes() > 0) std::memset(c.pool.v_head(block, head), byte, static_cast<size_t>(c.pool.v_bytes()));
+    }
+  }
+}
+
 // FNV-1a over all packed weights.
 uint64_t Program::weights_checksum() const {
   uint64_t hash = 0xcbf29ce484222325u;
