@@ -160,7 +160,8 @@ def _gguf_layers(
 def _gguf_query_scale(shape: gguf_keys.Shape, layers_of_27b: int) -> float:
     """Not in the file. The scalar is head_dim for all published models but the 27B ones, where it is embedding / heads."""
     heads = shape.per_layer[0][0]
-    return 1 / math.sqrt(shape.sizes.dim / heads if len(shape.per_layer) == layers_of_27b else shape.sizes.head_dim)
+    scalar: float = shape.sizes.dim / heads if len(shape.per_layer) == layers_of_27b else float(shape.sizes.head_dim)
+    return float(scalar**-0.5)
 
 
 def gemma2_from_gguf(facts: Facts, store: Store, max_model_len: int | None) -> GemmaConfig:
