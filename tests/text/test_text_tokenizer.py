@@ -275,6 +275,18 @@ def test_tk04_ids_past_the_vocabulary_have_no_text() -> None:
     assert BYTES.size == len(byte_level()["tokenizer.ggml.tokens"])
 
 
+def test_least_ids_is_a_lower_bound() -> None:
+    for tokenizer in (BYTES, SPM):
+        assert tokenizer.least_ids("") == 0
+        for text in texts(50):
+            assert tokenizer.least_ids(text) <= len(plain(tokenizer, text))
+        assert tokenizer.least_ids("x" * 100_000) > 100_000 // (4 * 40)
+
+
+def test_the_unknown_token_cannot_be_typed() -> None:
+    assert 0 not in plain(SPM, "<unk>") and SPM.encode("<unk>", add_special=False, parse_special=True) == [0]
+
+
 def test_decode_leaves_out_special_tokens_unless_asked() -> None:
     ids = [1, *plain(BYTES, "Hello"), 2]
     assert BYTES.decode(ids) == "Hello"
@@ -384,6 +396,7 @@ def test_folder_byte_level(tmp_path: Path) -> None:
 def test_folder_sentencepiece(tmp_path: Path) -> None:
     full = save_folder(tmp_path, spm=True, config={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"})
     tokenizer = tokenizer_from_folder(tmp_path)
+    assert 0 not in plain(tokenizer, "<unk>") and tokenizer.is_special(0)
     assert tokenizer.adds_bos and tokenizer.strips_first_space
     for text in ("the user", "<s>the", "a<s> the", " the", "é京", "", "a</s>b<new>c"):
         assert tokenizer.encode(text, add_special=True, parse_special=True) == full.encode(text).ids

@@ -40,9 +40,9 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     decoder, added = state(full.decoder), full.get_added_tokens_decoder()
     spelling, strips = _spelling(path, decoder)
     named_ends = _named_ends(folder, full, names)
-    control = {token.content: id for id, token in added.items() if token.special or id in named_ends or token.content in END_TEXTS}
-    control.pop(names.get("unk_token", ""), None)
-    vocabulary = _vocabulary(full, added, control, names, spelling)
+    always = END_TEXTS | set(names.values())
+    control = {token.content: id for id, token in added.items() if token.special or id in named_ends or token.content in always}
+    vocabulary = _vocabulary(full, added, control, names.get("unk_token"), spelling)
     flags = {name: frozenset(id for id, token in added.items() if getattr(token, name)) for name in ("lstrip", "rstrip")}
     prefix, suffix = _around(full)
     return Tokenizer(
@@ -135,7 +135,7 @@ def _named_ends(folder: Path, full: Library, names: Mapping[str, str]) -> set[in
 
 
 def _vocabulary(
-    full: Library, added: Mapping[int, AddedToken], control: Mapping[str, int], names: Mapping[str, str], spelling: Spelling
+    full: Library, added: Mapping[int, AddedToken], control: Mapping[str, int], unknown: str | None, spelling: Spelling
 ) -> Vocabulary:
     size = max(full.get_vocab_size(with_added_tokens=True), *(id + 1 for id in added), 1)
     kinds = bytearray([Kind.NORMAL]) * size
@@ -143,15 +143,16 @@ def _vocabulary(
         kinds[id] = Kind.USER_DEFINED
     for id in control.values():
         kinds[id] = Kind.CONTROL
-    unknown = full.token_to_id(names["unk_token"]) if "unk_token" in names else None
-    if unknown is not None and unknown not in control.values():
-        kinds[unknown] = Kind.UNKNOWN
+    # Plain text may give the unknown token, never a control token: the kind tells them apart.
+    unknown_id = full.token_to_id(unknown) if unknown is not None else None
+    if unknown_id is not None and spelling == "spm":
+        kinds[unknown_id] = Kind.UNKNOWN
     if spelling == "spm":
         for byte in range(256):
             piece = full.token_to_id(f"<0x{byte:02X}>")
             if piece is not None and kinds[piece] == Kind.NORMAL:
                 kinds[piece] = Kind.BYTE
-    return Vocabulary(size, full.id_to_token, bytes(kinds), spelling)
+    return Vocabulary(size, full.id_to_token, bytes(kinds), spelling, max(map(len, full.get_vocab(with_added_tokens=True)), default=1))
 
 
 def _around(full: Library) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -41,23 +41,22 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
             kinds[id] = Kind.CONTROL
     # GGUF writes Gemma's runs of spaces as user-defined tokens; they are pieces that merge before all others.
     runs = _space_runs(texts, kinds) if model == "llama" else {}
-    unknown = {texts[id]: id for id in _ids(kinds, Kind.UNKNOWN)}
-    control = {texts[id]: id for id in _ids(kinds, Kind.CONTROL)}
+    control = {texts[id]: id for id in sorted(_ids(kinds, Kind.CONTROL) + _ids(kinds, Kind.UNKNOWN))}
     added = {texts[id]: id for id in _ids(kinds, Kind.USER_DEFINED) if id not in runs.values()}
     # Phi-3's tokenizer.json lets its turn marks swallow white space after them; GGUF has no field for that.
     phi3 = model == "llama" and metadata.get("general.architecture") == "phi3"
-    swallow = frozenset(id for text, id in control.items() if phi3 and text not in ("<s>", "<|endoftext|>"))
-    marks = TokenMatcher({**added, **unknown, **control}, rstrip=swallow)
+    swallow = frozenset(id for text, id in control.items() if phi3 and text not in ("<unk>", "<s>", "<|endoftext|>"))
+    marks = TokenMatcher({**added, **control}, rstrip=swallow)
     encoder: Encoder
     if model == "gpt2":
         cut = recipe(str(metadata.get("tokenizer.ggml.pre", "default")))
-        encoder, default_bos = _byte_level(metadata, texts, kinds, cut), cut.adds_bos
+        encoder, default_bos = _byte_level(metadata, texts, kinds, cut, list(control)), cut.adds_bos
     else:
         encoder, default_bos = _sentencepiece(metadata, texts, kinds, runs, TokenMatcher(added), marks), True
     bos, eos = named["bos_token"], named["eos_token"]
     strips = model == "llama" and bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
     return Tokenizer(
-        vocabulary=Vocabulary(len(texts), texts.__getitem__, kinds.tobytes(), "bytes" if model == "gpt2" else "spm"),
+        vocabulary=Vocabulary(len(texts), texts.__getitem__, kinds.tobytes(), "bytes" if model == "gpt2" else "spm", max(map(len, texts))),
         encoder=encoder,
         control=TokenMatcher(control, rstrip=swallow),
         marks=marks,
@@ -90,7 +89,7 @@ def _texts(metadata: Mapping[str, Any]) -> list[str]:
     if not isinstance(tokens, Sequence) or isinstance(tokens, str) or not len(tokens):
         raise _broken("tokens", tokens, "is missing or empty")
     texts = _list(tokens)
-    if not all(isinstance(text, str) for text in texts):
+    if set(map(type, texts)) != {str}:
         raise _broken("tokens", None, "holds something that is not text")
     return texts
 
@@ -137,7 +136,9 @@ def _template(metadata: Mapping[str, Any]) -> str | None:
     return template if isinstance(template, str) and template else None
 
 
-def _byte_level(metadata: Mapping[str, Any], texts: list[str], kinds: npt.NDArray[np.uint8], cut: Recipe) -> Encoder:
+def _byte_level(
+    metadata: Mapping[str, Any], texts: list[str], kinds: npt.NDArray[np.uint8], cut: Recipe, control: list[str]
+) -> Encoder:
     # The library takes 30 ms to import; a SentencePiece model does without it.
     from tokenizers import AddedToken, normalizers
     from tokenizers import Tokenizer as Library
@@ -149,14 +150,14 @@ def _byte_level(metadata: Mapping[str, Any], texts: list[str], kinds: npt.NDArra
     if not isinstance(merges, Sequence) or isinstance(merges, str):
         raise _broken("merges", None, "is missing, a byte-level tokenizer needs it")
     alphabet, spell = char_to_byte().keys(), byte_to_char()
-    whole = frozenset(np.flatnonzero((kinds != Kind.NORMAL) & (kinds != Kind.UNUSED)).tolist())
-    vocab: dict[str, int] = {}
-    for id, text in enumerate(texts):
-        if id not in whole and not alphabet >= set(text):
-            text = "".join(spell[byte] for byte in text.encode())
-        vocab[text] = id
+    vocab = dict(zip(texts, range(len(texts)), strict=True))
+    # A normal token with other characters is one whose text was written as it is; seldom, so the whole list is tested at once.
+    if not alphabet >= set("".join(texts)):
+        for id in np.flatnonzero((kinds == Kind.NORMAL) | (kinds == Kind.UNUSED)).tolist():
+            if not alphabet >= set(texts[id]):
+                vocab["".join(spell[byte] for byte in texts[id].encode())] = vocab.pop(texts[id], id)
     pairs = [tuple(merge.split(" ")) for merge in _list(merges)]
-    if any(len(pair) != 2 for pair in pairs):
+    if set(map(len, pairs)) - {2}:
         raise _broken("merges", None, "holds an entry that is not two pieces with a space between")
     try:
         full = Library(BPE(vocab=vocab, merges=pairs, ignore_merges=cut.whole_words))
@@ -165,7 +166,6 @@ def _byte_level(metadata: Mapping[str, Any], texts: list[str], kinds: npt.NDArra
     full.pre_tokenizer = build(cut)
     if cut.nfc:
         full.normalizer = normalizers.NFC()
-    control = [texts[id] for id in sorted(_ids(kinds, Kind.CONTROL) + _ids(kinds, Kind.UNKNOWN))]
     full.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in control])
     full.add_tokens([AddedToken(texts[id], special=False, normalized=False) for id in _ids(kinds, Kind.USER_DEFINED)])
     return LibraryEncoder(full, frozenset(control))

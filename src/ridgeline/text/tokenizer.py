@@ -60,7 +60,7 @@ class Tokenizer:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """The control ids: never made from user text, left out of decoded text."""
+        """The control ids (and the unknown token): never named by user text, left out of decoded text."""
         return frozenset(self.control.ids.values())
 
     def is_special(self, id: int) -> bool:
@@ -75,6 +75,13 @@ class Tokenizer:
         text = _well_formed(text)
         ids = self.encoder.whole(text) if parse_special else self.encode_plain(text)
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
+
+    def least_ids(self, text: str) -> int:
+        """A lower bound for the number of ids of `text`, found without encoding it: refuse a hopelessly long prompt by this.
+
+        Normalizers may join up to four characters into one, which the bound allows for.
+        """
+        return -(-len(text) // (4 * self.vocabulary.longest))
 
     def encode_plain(self, text: str, first: bool = True) -> list[int]:
         """Ids of ordinary text, at the start of a sequence (`first`) or in its middle; never a control id."""

@@ -52,12 +52,16 @@ def char_to_byte() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Text and kind of each id in [0, size). `text_of` gives None for an id without a token; `kinds` is one byte per id."""
+    """Text and kind of each id in [0, size). `text_of` gives None for an id without a token; `kinds` is one byte per id.
+
+    `longest` is the length of the longest token, in characters.
+    """
 
     size: int
     text_of: Callable[[int], str | None]
     kinds: bytes
     spelling: Spelling
+    longest: int
 
     def kind(self, id: int) -> Kind:
         return Kind(self.kinds[id]) if 0 <= id < self.size else Kind.MISSING
