@@ -66,6 +66,16 @@ def test_sc_01_small_window_pools_limit_the_capacity_too() -> None:
     h.verify()
 
 
+@pytest.mark.parametrize("cache", ["radix", "off"])
+def test_sc_01_a_window_pool_of_just_its_peak_serves_any_length(cache: str) -> None:
+    h = Harness((8,), (3,), 4, cache)  # type: ignore[arg-type]
+    h.submit(prompt(11), 100)
+    h.submit(prompt(21, 1), 50)
+    h.run()
+    assert [len(h.outputs[r, 0]) for r in ("r0", "r1")] == [100, 50]
+    h.verify()
+
+
 # SC-02: the last one cannot grow.
 
 
@@ -136,12 +146,13 @@ def test_sc_03_a_pool_for_four_of_eight(policy: Policy, cache: str, max_chunk: i
     budget, config = Budget(128, 8, itl_slack=None, max_chunk=max_chunk), SchedulerConfig(policy=policy)
     h = Harness(blocks=[24], policy=cache, budget=budget, config=config)  # type: ignore[arg-type]
     for i in range(8):
-        h.submit(prompt(30, i), 60, n=1 + (i == 5), prompt_rows=i in (2, 6), priority=i % 3)
+        h.submit(prompt(30, i), 60, n=1 + (i in (5, 6)), prompt_rows=i in (2, 6), priority=i % 3)
     leaders = [h.state.by_request[f"r{i}"][0] for i in range(8)]
     h.run()
     assert h.state.counts["preemptions"] > 0
     assert all(len(out) == 60 for out in h.outputs.values())
     assert all(seq.prompt_len == 30 for seq in leaders)
+    assert all(s.want <= 1 for step in h.steps for s in step.spans if s.seq not in {q.id for q in leaders})
     rows = {seq.id: 0 for seq in leaders}
     for step in h.steps:
         for span in step.spans:

@@ -124,6 +124,17 @@ def test_lpm_serves_the_longest_cached_prefix_first_but_not_for_ever() -> None:
     h.verify()
 
 
+def test_two_prompts_that_do_not_fit_together_run_one_after_the_other() -> None:
+    """The second is not admitted into room that the first has a claim on, however small the chunks: nothing is computed twice."""
+    for windows in ((None,), (None, 100)):
+        h = Harness(windows, [48] * len(windows), budget=Budget(64, 16, itl_slack=None, max_chunk=32), check_every=10)
+        for i in range(3):
+            h.submit(np.random.default_rng(i).integers(4, 1000, 600), 40)
+        h.run()
+        assert h.state.counts["preemptions"] == 0 and sum(h.computed.values()) == 3 * 639
+        h.verify()
+
+
 @pytest.mark.parametrize("cache", ["radix", "off"])
 def test_preemptions_of_a_request_are_bounded(cache: str) -> None:
     """Twenty growing sequences on a pool for three: each return needs twice the room of the one before."""

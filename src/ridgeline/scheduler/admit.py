@@ -27,11 +27,12 @@ def admit(state: SchedulerState, draft: Draft) -> None:
         chosen = _affordable(state, seq, hit, spare)
         if chosen is None:
             break
-        version = state.kv.version
+        version, before = state.kv.version, [pool.available for pool in state.kv.pools]
         _start(state, draft, seq, hit, chosen)
         if state.kv.version != version:
             hits.clear()  # an eviction may have taken what they found
-        spare = _spare(state)
+        taken = [b - pool.available + g for b, pool, g in zip(before, state.kv.pools, growth(state, seq), strict=True)]
+        spare = [s - t for s, t in zip(spare, taken, strict=True)]
         if draft.finished_prompts and draft.finished_prompts[-1] is seq:
             _fork(state, draft, seq, spare)
 

@@ -213,6 +213,7 @@ class SchedulerState:
         made = []
         for index in range(request.n):
             seq = Sequence(self._next_id, request, index, (virtual, order, index), cap)
+            seq.scored = prompt if index else 0  # the first sample hands out the prompt's rows for all
             self._next_id += 1
             self.sequences[seq.id] = seq
             self.enqueue(seq)
