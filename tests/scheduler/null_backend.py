@@ -62,7 +62,7 @@ class Harness:
         predict: Predict | None = None,
         check_every: int = 1,
         contents: bool = True,
-        ghost_blocks: int = 64,
+        ghost_blocks: int = 24,
     ) -> None:
         self.kv = KvCache(windows, blocks, block_size, policy, ghost_blocks)
         self.state = SchedulerState(self.kv, config, faults)

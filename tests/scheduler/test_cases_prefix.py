@@ -119,7 +119,8 @@ def test_pc_05_shared_prefixes_are_counted_to_the_unit(policy: CachePolicy, unit
 def test_pc_06_thousands_of_operations_on_64_blocks(windows: tuple[int | None, ...]) -> None:
     rng = np.random.default_rng(6)
     stems = [prompt(40, s) for s in range(5)]
-    h = Harness(windows, [64] * len(windows), 4, "radix", Budget(40, 8, itl_slack=None, max_chunk=17), check_every=0, contents=False)
+    budget = Budget(40, 8, itl_slack=None, max_chunk=17)
+    h = Harness(windows, [64] * len(windows), 4, "radix", budget, check_every=0, contents=False, ghost_blocks=16)
     for _ in range(2500):
         kind = rng.choice(["submit", "step", "step", "abort", "preempt", "evict", "flush"], p=[0.22, 0.3, 0.3, 0.06, 0.06, 0.05, 0.01])
         if kind == "submit" and len(h.state.waiting) < 10:

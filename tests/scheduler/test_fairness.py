@@ -149,6 +149,22 @@ def test_preemptions_of_a_request_are_bounded(cache: str) -> None:
     h.verify()
 
 
+@pytest.mark.parametrize("preemptions", [0, 1, 2, 4, 9])
+def test_the_margin_doubles_with_each_preemption_and_never_locks_out(preemptions: int) -> None:
+    """Beside a sequence with a claim on two blocks, one of three (its block of growth included) enters with 2^p - 1 to spare."""
+    margin = 2**preemptions - 1
+    for spare, enters in ((margin - 1, False), (margin, True)):
+        h = Harness(blocks=[min(2 + 3 + spare, 64)], block_size=4)
+        h.submit([5, 6, 7], 8)
+        h.step()
+        h.submit(range(10, 17), 5)
+        h.state.waiting[0].preemptions = preemptions
+        h.step()
+        assert bool(h.state.record.admitted) == (enters and 2 + 3 + margin <= 64)
+        h.run()
+        h.verify()
+
+
 def test_a_short_request_that_joins_late_finishes_before_a_long_earlier_one() -> None:
     h = Harness()
     h.submit(range(100, 140), 60)
