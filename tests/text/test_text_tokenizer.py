@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import unicodedata
 from itertools import pairwise
 from pathlib import Path
@@ -334,6 +335,45 @@ def test_bad_metadata_is_refused_by_name(change: dict[str, Any], error: type[Use
     assert "\n" not in str(caught.value)
 
 
+ODD = [None, 0, -1, 2**40, 1.5, "", "x", True, [], [None], ["x"], [0], [-1], [2**40], {}, object(), "\ud800", [[1]], b"x"]
+
+
+@pytest.mark.parametrize("make", [byte_level, sentencepiece])
+def test_hostile_metadata_is_refused_or_works(make: Any) -> None:
+    """Every key with every odd value: a typed error in one line, or a tokenizer that encodes."""
+    refused = 0
+    for key in sorted({*make(), "tokenizer.ggml.add_eos_token", "tokenizer.ggml.padding_token_id"}):
+        for value in ODD:
+            try:
+                tokenizer = tokenizer_from_gguf({**make(), key: value})
+            except UserError as error:
+                assert "\n" not in str(error)
+                refused += 1
+            else:
+                tokenizer.decode(tokenizer.encode("a<|im_end|> é", add_special=True, parse_special=True))
+    assert refused > 80
+
+
+def test_mutated_lists_are_refused_or_work() -> None:
+    draw = random.Random(1)
+    for round in range(150):
+        data = (byte_level, sentencepiece)[round % 2]()
+        key = draw.choice([key for key, value in data.items() if isinstance(value, list)])
+        values = list(data[key])
+        for _ in range(draw.randint(1, 4)):
+            values[draw.randrange(len(values))] = draw.choice(
+                [values[0], values[-1], "", "x", "a b", 0, 3, 4, 7, -5, 1e30, None, values[5]]
+            )
+        try:
+            tokenizer = tokenizer_from_gguf({**data, key: values})
+        except UserError as error:
+            assert "\n" not in str(error)
+        else:
+            ids = tokenizer.encode("Hello user <s> 🫠 two", add_special=True, parse_special=False)
+            assert all(0 <= id < tokenizer.size for id in ids)
+            tokenizer.decode(ids)
+
+
 @pytest.mark.parametrize("scores", [None, [1.0], [float("nan")] * 323])
 def test_bad_scores_are_refused(scores: Any) -> None:
     data = sentencepiece()
@@ -428,6 +468,15 @@ def test_folder_template_file_wins(tmp_path: Path) -> None:
     assert tokenizer_from_folder(tmp_path).chat_template == "from file"
 
 
+def test_folder_with_a_huge_token_id_is_refused(tmp_path: Path) -> None:
+    save_folder(tmp_path, spm=False)
+    data = json.loads((tmp_path / "tokenizer.json").read_text())
+    data["model"]["vocab"]["zzz"] = 4_000_000_000
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    with pytest.raises(FileFormatError, match="4000000000"):
+        tokenizer_from_folder(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -446,6 +495,43 @@ def test_damaged_folders_are_refused(tmp_path: Path, name: str, content: str | N
     with pytest.raises(FileFormatError, match=name) as caught:
         tokenizer_from_folder(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def mutate(data: Any, draw: random.Random) -> None:
+    """Replace or delete a few values anywhere in a JSON document; of long lists and tables only some entries are looked at."""
+    places: list[tuple[Any, Any]] = []
+    stack = [data]
+    while stack:
+        item = stack.pop()
+        entries = list(item.items()) if isinstance(item, dict) else list(enumerate(item)) if isinstance(item, list) else []
+        for key, value in entries if len(entries) <= 30 else draw.sample(entries, 4):
+            places.append((item, key))
+            stack.append(value)
+    for item, key in draw.sample(places, draw.randint(1, 3)):
+        item[key] = draw.choice([None, 0, -1, 2**40, 1.5, "", "x", "<s>", True, [], {}, ["x"], {"type": "x"}, "\ud800"])
+
+
+def test_mutated_folders_are_refused_or_work(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    draw = random.Random(2)
+    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "unk_token": "<unk>", "additional_special_tokens": ["<a>"],
+              "added_tokens_decoder": {"3": {"content": "q", "special": True}}, "chat_template": [{"name": "default", "template": "x"}]}  # fmt: skip
+    refused = 0
+    for round in range(160):
+        save_folder(tmp_path, spm=bool(round % 2), config=config)
+        path = tmp_path / ("tokenizer.json", "tokenizer_config.json")[round % 5 == 0]
+        data = json.loads(path.read_text())
+        mutate(data, draw)
+        path.write_text(json.dumps(data))
+        try:
+            tokenizer = tokenizer_from_folder(tmp_path)
+        except UserError as error:
+            assert "\n" not in str(error)
+            refused += 1
+        else:
+            tokenizer.decode(tokenizer.encode("a <s>Hello é", add_special=True, parse_special=True))
+            tokenizer.encode_mixed("x<|im_end|><s>", [2])
+    assert 30 < refused < 150
+    capfd.readouterr()
 
 
 def test_unknown_decoder_is_refused(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
 from ridgeline.errors import FileFormatError, UnsupportedError
-from ridgeline.text.library import LibraryEncoder, state
+from ridgeline.text.library import LibraryEncoder, refusing, state
 from ridgeline.text.matcher import TokenMatcher
 from ridgeline.text.tokenizer import Tokenizer
 from ridgeline.text.vocabulary import END_TEXTS, Kind, Spelling, Vocabulary, end_ids
 
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _MAX_JSON_BYTES = 1 << 28
+_MAX_IDS = 1 << 24
 
 
 def tokenizer_from_folder(folder: Path) -> Tokenizer:
@@ -31,10 +32,8 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
             f"{path}: not found", field=str(path), remedy="save the tokenizer in its fast form (tokenizer.json) beside config.json"
         )
     config = _json(folder / "tokenizer_config.json")
-    try:
+    with refusing(lambda error: FileFormatError(f"{path}: not a tokenizer.json that can be read ({error})", field=str(path))):
         full = Library.from_file(str(path))
-    except Exception as error:
-        raise FileFormatError(f"{path}: not a tokenizer.json that can be read ({error})", field=str(path)) from None
     names = {name: text for name in _NAMES if (text := _content(config.get(name))) is not None}
     _add_named(full, config, names)
     decoder, added = state(full.decoder), full.get_added_tokens_decoder()
@@ -42,9 +41,10 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     named_ends = _named_ends(folder, full, names)
     always = END_TEXTS | set(names.values())
     control = {token.content: id for id, token in added.items() if token.special or id in named_ends or token.content in always}
-    vocabulary = _vocabulary(full, added, control, names.get("unk_token"), spelling)
+    vocabulary = _vocabulary(path, full, added, control, names.get("unk_token"), spelling)
     flags = {name: frozenset(id for id, token in added.items() if getattr(token, name)) for name in ("lstrip", "rstrip")}
-    prefix, suffix = _around(full)
+    with refusing(lambda error: FileFormatError(f"{path}: has a post-processor that does not work ({error})", field=str(path))):
+        prefix, suffix = _around(full)
     return Tokenizer(
         vocabulary=vocabulary,
         encoder=LibraryEncoder(full, frozenset(control)),
@@ -78,21 +78,26 @@ def _json(path: Path) -> dict[str, Any]:
 def _content(token: object) -> str | None:
     """Text of a token that is written as a string or as an AddedToken object."""
     text = token.get("content") if isinstance(token, Mapping) else token
-    return text if isinstance(text, str) and text else None
+    if not isinstance(text, str) or not text:
+        return None
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _add_named(full: Library, config: Mapping[str, Any], names: Mapping[str, str]) -> None:
     """Special tokens that only `tokenizer_config.json` knows become added tokens, as in `transformers`."""
     present = {token.content for token in full.get_added_tokens_decoder().values()}
     declared = config.get("added_tokens_decoder")
-    for _, token in sorted(declared.items(), key=lambda item: int(item[0])) if isinstance(declared, Mapping) else ():
+    by_id = {int(id): token for id, token in declared.items() if id.isdecimal()} if isinstance(declared, Mapping) else {}
+    for _, token in sorted(by_id.items()):
         text = _content(token)
         if text is not None and text not in present:
             keys = ("single_word", "lstrip", "rstrip", "normalized", "special")
-            full.add_tokens([AddedToken(text, **{key: bool(token.get(key, False)) for key in keys})])
+            flags = token if isinstance(token, Mapping) else {}
+            full.add_tokens([AddedToken(text, **{key: bool(flags.get(key, False)) for key in keys})])
             present.add(text)
-    extra = config.get("additional_special_tokens") or config.get("extra_special_tokens") or ()
-    listed = [text for token in (extra.values() if isinstance(extra, Mapping) else extra) if (text := _content(token)) is not None]
+    extra = config.get("additional_special_tokens") or config.get("extra_special_tokens")
+    tokens = extra.values() if isinstance(extra, Mapping) else extra if isinstance(extra, list) else ()
+    listed = [text for token in tokens if (text := _content(token)) is not None]
     missing = [text for text in (*names.values(), *listed) if text not in present]
     full.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in dict.fromkeys(missing)])
 
@@ -135,9 +140,13 @@ def _named_ends(folder: Path, full: Library, names: Mapping[str, str]) -> set[in
 
 
 def _vocabulary(
-    full: Library, added: Mapping[int, AddedToken], control: Mapping[str, int], unknown: str | None, spelling: Spelling
+    path: Path, full: Library, added: Mapping[int, AddedToken], control: Mapping[str, int], unknown: str | None, spelling: Spelling
 ) -> Vocabulary:
-    size = max(full.get_vocab_size(with_added_tokens=True), *(id + 1 for id in added), 1)
+    ids = full.get_vocab(with_added_tokens=True)
+    size = max(ids.values(), default=0) + 1
+    if size > _MAX_IDS:
+        message = f"{path}: holds token id {size - 1}, must be below {_MAX_IDS}"
+        raise FileFormatError(message, field=str(path), value=size - 1, limit=_MAX_IDS)
     kinds = bytearray([Kind.NORMAL]) * size
     for id in added:
         kinds[id] = Kind.USER_DEFINED
@@ -152,7 +161,7 @@ def _vocabulary(
             piece = full.token_to_id(f"<0x{byte:02X}>")
             if piece is not None and kinds[piece] == Kind.NORMAL:
                 kinds[piece] = Kind.BYTE
-    return Vocabulary(size, full.id_to_token, bytes(kinds), spelling, max(map(len, full.get_vocab(with_added_tokens=True)), default=1))
+    return Vocabulary(size, full.id_to_token, bytes(kinds), spelling, max(map(len, ids), default=1))
 
 
 def _around(full: Library) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -174,6 +183,6 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
             raise FileFormatError(f"{path}: cannot be read ({error})", field=str(path)) from None
     template = config.get("chat_template")
     if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
-        template = named.get("default")
+        named = [entry for entry in template if isinstance(entry, Mapping) and entry.get("name") == "default"]
+        template = named[0].get("template") if named else None
     return template if isinstance(template, str) and template else None

@@ -32,7 +32,9 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
         known = "gpt2 (byte-level BPE), llama (SentencePiece BPE)"
         message = f"tokenizer.ggml.model is {model!r}, a tokenizer that is not supported; supported: {known}"
         raise UnsupportedError(message, field="tokenizer.ggml.model", value=model, limit=known)
-    texts = _texts(metadata)
+    texts = _texts(metadata, "tokens")
+    if not texts:
+        raise _broken("tokens", None, "is empty")
     kinds = _kinds(metadata, texts)
     named = {name: _id(metadata, key, len(texts)) for name, key in _NAMES.items()}
     ends = {id for key in _NAMED_ENDS if (id := _id(metadata, key, len(texts))) is not None}
@@ -84,13 +86,13 @@ def _list(values: Sequence[Any]) -> list[Any]:
     return list(values) if tolist is None else list(tolist())
 
 
-def _texts(metadata: Mapping[str, Any]) -> list[str]:
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, Sequence) or isinstance(tokens, str) or not len(tokens):
-        raise _broken("tokens", tokens, "is missing or empty")
-    texts = _list(tokens)
-    if set(map(type, texts)) != {str}:
-        raise _broken("tokens", None, "holds something that is not text")
+def _texts(metadata: Mapping[str, Any], key: str) -> list[str]:
+    values = metadata.get(f"tokenizer.ggml.{key}")
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise _broken(key, None, "is missing or no list")
+    texts = _list(values)
+    if set(map(type, texts)) - {str}:
+        raise _broken(key, None, "holds something that is not text")
     return texts
 
 
@@ -144,11 +146,8 @@ def _byte_level(
     from tokenizers import Tokenizer as Library
     from tokenizers.models import BPE
 
-    from ridgeline.text.library import LibraryEncoder
+    from ridgeline.text.library import LibraryEncoder, refusing
 
-    merges = metadata.get("tokenizer.ggml.merges")
-    if not isinstance(merges, Sequence) or isinstance(merges, str):
-        raise _broken("merges", None, "is missing, a byte-level tokenizer needs it")
     alphabet, spell = char_to_byte().keys(), byte_to_char()
     vocab = dict(zip(texts, range(len(texts)), strict=True))
     # A normal token with other characters is one whose text was written as it is; seldom, so the whole list is tested at once.
@@ -156,13 +155,11 @@ def _byte_level(
         for id in np.flatnonzero((kinds == Kind.NORMAL) | (kinds == Kind.UNUSED)).tolist():
             if not alphabet >= set(texts[id]):
                 vocab["".join(spell[byte] for byte in texts[id].encode())] = vocab.pop(texts[id], id)
-    pairs = [tuple(merge.split(" ")) for merge in _list(merges)]
+    pairs: list[Any] = [tuple(merge.split(" ")) for merge in _texts(metadata, "merges")]
     if set(map(len, pairs)) - {2}:
         raise _broken("merges", None, "holds an entry that is not two pieces with a space between")
-    try:
+    with refusing(lambda error: _broken("merges", None, f"does not fit the vocabulary ({error})")):
         full = Library(BPE(vocab=vocab, merges=pairs, ignore_merges=cut.whole_words))
-    except Exception as error:
-        raise _broken("merges", None, f"does not fit the vocabulary ({error})") from None
     full.pre_tokenizer = build(cut)
     if cut.nfc:
         full.normalizer = normalizers.NFC()

@@ -7,6 +7,8 @@ exist once more without the space that Metaspace puts before the first word, for
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, pre_tokenizers
@@ -17,6 +19,17 @@ State = Any  # a piece of tokenizer.json
 def state(component: Any) -> State:
     """The JSON of a normalizer, pre-tokenizer, decoder or post-processor; None when there is none."""
     return None if component is None else json.loads(component.__getstate__())
+
+
+@contextmanager
+def refusing(make: Callable[[str], Exception]) -> Iterator[None]:
+    """Turn whatever the library raises into `make(one line)`. Its panics are no `Exception`, so those are caught by name."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise make(" ".join(str(error).split())[:300]) from None
 
 
 class LibraryEncoder:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.errors import UserError
 from ridgeline.text.matcher import TokenMatcher
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython", "environment", "model"})
@@ -26,7 +27,8 @@ _KEYS = frozenset(
 )  # fmt: skip
 # Quotes and backslashes change their form in JSON; swapping them would change lengths.
 _KEPT = frozenset('"\\')
-_PRIVATE = re.compile("[\ue000-\uf8ff]")
+_PRIVATE_CODES = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE))
+_PRIVATE = re.compile("[\ue000-\uf8ff\U000f0000-\U000ffffd]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class _Marker:
     def __init__(self, danger: Danger, level: _Level, seen: str) -> None:
         self._danger, self._level = danger, level
         taken = set(_PRIVATE.findall(seen))
-        self._free = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in taken and f"\\u{code:04x}" not in seen)
+        self._free = (chr(code) for code in _PRIVATE_CODES if chr(code) not in taken and f"\\u{code:04x}" not in seen)
         self.used: dict[str, str] = {}
 
     def variables(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +161,10 @@ class _Marker:
 
     def _swap(self, char: str) -> str:
         if char not in self.used:
-            self.used[char] = next(self._free, "\ufffd")
+            mark = next(self._free, None)
+            if mark is None:
+                raise UserError("messages use every private-use character there is", field="messages", remedy="leave some of them out")
+            self.used[char] = mark
         return self.used[char]
 
     def restore(self, text: str) -> Rendered:
