@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MODEL ?= smollm2
 PROMPT ?= What is the capital of France, and which river runs through it?
-FUZZ_MUTANTS ?= 2000
+FUZZ_MUTANTS ?= 5000
 # What a build depends on; Python files are part of the wheel as well.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f \( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.jinja' -o -name '*.typed' \) | sort)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
@@ -82,7 +82,7 @@ sanitize: $(BIN)/python
 	ctest --test-dir build/sanitize --output-on-failure
 
 fuzz: $(VENV)/.built-test
-	RIDGELINE_FUZZ_MUTANTS=$(FUZZ_MUTANTS) $(BIN)/python -m pytest tests/fuzz
+	$(BIN)/python tests/fuzz/fuzz_loaders.py --mutants $(FUZZ_MUTANTS)
 
 wheel: $(BIN)/python
 	rm -rf dist
