@@ -10,6 +10,8 @@ namespace ridgeline {
 namespace {
 
 constexpr int64_t kRowBlockBytes = 256 * 1024;
+// From this many tokens on, too few groups fit the window of instructions in flight to hide memory; with fewer, prefetching costs.
+constexpr int64_t kPrefetchTokens = 4, kPrefetchBytes = 3072;
 
 // What a group adds besides codes x codes: -offset * sum (integer, the start of the dot product) or scale * sum (with minimums).
 struct Extra {
@@ -92,6 +94,8 @@ __attribute__((noinline)) void multiply(const uint8_t* data, const TileSpan& spa
     for (int tile = 0; tile < kTiles; ++tile) head[tile] = F::head(head_bytes + tile * F::kHeadBytes);
     for (int g = 0; g < F::kGroups; ++g) {
       const int64_t at = (super + g) * tokens;
+      if (tokens >= kPrefetchTokens)
+        for (int64_t line = 0; line < group_step; line += 64) __builtin_prefetch(group_bytes + g * group_step + kPrefetchBytes + line);
       for (int tile = 0; tile < kTiles; ++tile) {
         typename V::I codes[8];
         typename V::F scale[2], min[2];
