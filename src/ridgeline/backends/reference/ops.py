@@ -75,7 +75,8 @@ def silu(x: Array) -> Array:
 
 
 def gelu_tanh(x: Array) -> Array:
-    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
+    with np.errstate(over="ignore"):  # tanh(inf) is the right 1
+        inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
     y: Array = np.multiply(np.float32(0.5) * x, 1 + np.tanh(inner), dtype=np.float32)
     return y
 
