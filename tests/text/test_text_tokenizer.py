@@ -513,8 +513,14 @@ def mutate(data: Any, draw: random.Random) -> None:
 
 def test_mutated_folders_are_refused_or_work(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     draw = random.Random(2)
-    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "unk_token": "<unk>", "additional_special_tokens": ["<a>"],
-              "added_tokens_decoder": {"3": {"content": "q", "special": True}}, "chat_template": [{"name": "default", "template": "x"}]}  # fmt: skip
+    config = {
+        "bos_token": "<s>",
+        "eos_token": {"content": "</s>"},
+        "unk_token": "<unk>",
+        "additional_special_tokens": ["<a>"],
+        "added_tokens_decoder": {"3": {"content": "q", "special": True}},
+        "chat_template": [{"name": "default", "template": "x"}],
+    }
     refused = 0
     for round in range(160):
         save_folder(tmp_path, spm=bool(round % 2), config=config)
