@@ -13,8 +13,8 @@ import pytest
 from tests.equivalence.world import Floats, Work, World, chunked, differing, mixed, one_step, sequences, whole
 from tests.models.tiny import FAMILIES, VOCAB, tiny
 
-from ridgeline.backends.cpu.program import ISAS, Fault
 from ridgeline.backends.cpu.native import _native
+from ridgeline.backends.cpu.program import ISAS, Fault
 from ridgeline.encodings import ENCODINGS
 from ridgeline.graph.step import SharedWalk
 from ridgeline.types import Isa, KvDtype
@@ -23,6 +23,7 @@ HERE: tuple[Isa, ...] = ISAS[: _native.best_isa() + 1]
 LONG = (300, 45, 21)
 SHORT = (40, 23)
 SIZES = (5, 16, 1, 37, 70)
+EVENTS = ("chunk_inside_block", "chunk_inside_segment", "segment_crossed", "one_token", "window_crossed", "window_eviction", "mixed_step")
 
 
 @cache
@@ -152,8 +153,8 @@ def test_events_occur() -> None:
             world = World(*model(family), sequences(VOCAB, LONG))
             world.run(schedule)
             events += world.events
-    for event in ("chunk_inside_block", "chunk_inside_segment", "segment_crossed", "one_token", "window_crossed", "window_eviction", "mixed_step"):
-        assert events[event] > 5, event
+    for kind in EVENTS:
+        assert events[kind] > 5, kind
 
 
 @pytest.mark.parametrize("fault", ["split_k", "block_segments", "stale_kv"])
@@ -165,9 +166,13 @@ def test_no_copy_fails() -> None:
     assert forked((61, 51), 21, faults=("no_copy",))[1] > 0
 
 
-def test_weights_are_untouched_and_nothing_is_written_past_the_pool() -> None:
-    """AR-04: guard blocks that no table names stay NaN, packed weights keep their checksum."""
-    world = World(*model("llama"), sequences(VOCAB, SHORT))
+def test_weights_and_guard_blocks_are_untouched() -> None:
+    """AR-04: blocks that no table names stay full of NaN, packed weights keep their checksum."""
+    world = World(*model("gemma2"), sequences(VOCAB, SHORT), evict=False)
+    guards = [free.pop() for free in world.free]
     before = world.program.native.weights_checksum()
     assert all(np.isfinite(x).all() for x in world.run(mixed(SHORT, 9)))
     assert world.program.native.weights_checksum() == before
+    for group, guard in enumerate(guards):
+        assert world.program.native.block_holds_only(group, guard, 0xFF)
+        assert not world.program.native.block_holds_only(group, world.running[0].tables[group][0], 0xFF)

@@ -82,7 +82,7 @@ class CpuProgram:
         """Run the step; rows of `logits` and taps are replaced. Raises `InternalError` for a step that does not fit the program."""
         try:
             self.native.forward(step)
-        except (ValueError, TypeError, MemoryError) as error:
+        except (ValueError, TypeError, RuntimeError, MemoryError) as error:
             raise InternalError(f"step of {step.rows} rows: {error or 'out of memory'}") from error
 
     def logits(self) -> npt.NDArray[np.float32]:
@@ -99,7 +99,7 @@ class CpuProgram:
         """Draw one token per row of the plan from the logits of the last forward."""
         try:
             tokens, failed, logprobs, top = self.native.sample(*self._rows["logits"], plan)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RuntimeError) as error:
             raise InternalError(f"sample plan of {len(plan.rows)} rows: {error}") from error
         return Sampled(tokens, failed.astype(np.bool_), logprobs, tuple(None if t is None else TopLogprobs(*t) for t in top))
 

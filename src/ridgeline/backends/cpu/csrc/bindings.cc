@@ -221,6 +221,7 @@ void bind_program(nb::module_& m) {
       .def("arena_bytes", &Program::arena_bytes)
       .def("fill_kv", &Program::fill_kv)
       .def("fill_block", &Program::fill_block)
+      .def("block_holds_only", &Program::block_holds_only)
       .def("weights_checksum", &Program::weights_checksum);
 }
 

@@ -109,6 +109,7 @@ class Program {
   int64_t arena_bytes() const;
   void fill_kv(uint8_t byte);  // tests: 0xff makes every slot NaN in all dtypes
   void fill_block(int64_t group, int64_t block, uint8_t byte);
+  bool block_holds_only(int64_t group, int64_t block, uint8_t byte) const;
   uint64_t weights_checksum() const;
 
  private:

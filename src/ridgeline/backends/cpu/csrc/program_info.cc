@@ -1,4 +1,5 @@
 // What a program tells about itself: buffers, timings, kernels, bytes.
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -74,6 +75,18 @@ void Program::fill_block(int64_t group, int64_t block, uint8_t byte) {
       if (c.pool.v_bytes() > 0) std::memset(c.pool.v_head(block, head), byte, static_cast<size_t>(c.pool.v_bytes()));
     }
   }
+}
+
+bool Program::block_holds_only(int64_t group, int64_t block, uint8_t byte) const {
+  const auto only = [byte](const uint8_t* p, int64_t n) { return std::all_of(p, p + n, [byte](uint8_t b) { return b == byte; }); };
+  for (const CacheStore& c : impl_->caches) {
+    if (c.group != group || block < 0 || block >= c.pool.blocks) continue;
+    for (int64_t head = 0; head < c.pool.kv_heads; ++head) {
+      if (!only(c.pool.k_head(block, head), c.pool.k_bytes())) return false;
+      if (!c.pool.v_aliases_k && !only(c.pool.v_head(block, head), c.pool.v_bytes())) return false;
+    }
+  }
+  return true;
 }
 
 // FNV-1a over all packed weights.

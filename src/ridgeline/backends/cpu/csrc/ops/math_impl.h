@@ -18,12 +18,12 @@ inline Reg polynomial(Reg x, const float (&coefficients)[N]) {
   return y;
 }
 
-// 0 below -87.33 (where floats become denormal), at most exp(88.37) = 2.4e38, never infinite.
+// 0 below -87.33 (where floats become denormal), infinite from 88.38 on.
 inline Reg exp_lanes(Reg x) {
   static constexpr float kTerms[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
   const Reg low = constant(-87.33f);
   const Vec::Mask tiny = Vec::less(x, low);
-  const Reg y = Vec::max(low, Vec::min(constant(88.37f), x));
+  const Reg y = Vec::max(low, Vec::min(constant(89.0f), x));
   const Reg n = Vec::round(Vec::mul(y, constant(1.44269504088896341f)));
   const Reg r = Vec::fnma(n, constant(-2.12194440e-4f), Vec::fnma(n, constant(0.693359375f), y));
   const Reg p = Vec::add(Vec::fma(polynomial(r, kTerms), Vec::mul(r, r), r), constant(1.0f));
@@ -50,14 +50,15 @@ inline Reg erfc_lanes(Reg x) {
                                       -4.944515323274145e-1f, 3.404879937665872e-1f,  -2.741127028184656e-1f, 5.638259427386472e-1f};
   static constexpr float kFar[] = {-1.047766399936249e+1f, 1.297719955372516e+1f,  -7.495518717768503e+0f, 2.921019019210786e+0f,
                                    -1.015265279202700e+0f, 4.218463358204948e-1f, -2.820767439740514e-1f, 5.641895067754075e-1f};
-  const Reg one = constant(1.0f), size = Vec::abs(x), square = Vec::mul(x, x);
+  // Beyond 14 the tail is 0 in floats; the bound keeps the square finite.
+  const Reg one = constant(1.0f), size = Vec::min(constant(14.0f), Vec::abs(x)), square = Vec::mul(size, size);
   const Reg near = Vec::fnma(x, polynomial(square, kNear), one);
   const Reg inverse = Vec::div(one, Vec::max(one, size)), inverse_square = Vec::mul(inverse, inverse);
   const Reg series = Vec::select(Vec::less(size, constant(2.0f)), polynomial(inverse_square, kMiddle), polynomial(inverse_square, kFar));
   // exp(-x^2) loses digits when x^2 is rounded first: the rounding error of the square is put back.
-  const Reg error = Vec::sub(Vec::zero(), Vec::fma(x, x, Vec::sub(Vec::zero(), square)));
+  const Reg error = Vec::sub(Vec::zero(), Vec::fma(size, size, Vec::sub(Vec::zero(), square)));
   const Reg e = exp_lanes(Vec::sub(Vec::zero(), square));
-  const Reg tail = Vec::mul(Vec::mul(Vec::fma(e, Vec::max(constant(-1.0f), error), e), inverse), series);
+  const Reg tail = Vec::mul(Vec::mul(Vec::fma(e, error, e), inverse), series);
   const Reg far = Vec::select(Vec::less(x, Vec::zero()), Vec::sub(constant(2.0f), tail), tail);
   return Vec::select(Vec::less(size, one), near, far);
 }

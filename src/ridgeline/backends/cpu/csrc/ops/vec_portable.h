@@ -85,10 +85,10 @@ struct Vec {
   static Reg round(Reg a) {
     return make([&](int i) { return __builtin_nearbyintf(a.v[i]); });
   }
-  // 2^n for whole n in -126..127; anything for NaN.
+  // 2^n for whole n in -126..127, infinity for 128; anything for NaN.
   static Reg pow2(Reg n) {
     return make([&](int i) {
-      const bool whole = n.v[i] >= -126.0f && n.v[i] <= 127.0f;
+      const bool whole = n.v[i] >= -126.0f && n.v[i] <= 128.0f;
       const uint32_t bits = static_cast<uint32_t>((whole ? static_cast<int32_t>(n.v[i]) : 0) + 127) << 23;
       float f;
       std::memcpy(&f, &bits, sizeof f);
