@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from kv_memory import Memory, names, random_prompt
+from tests.kv.kv_memory import Memory, names, random_prompt
 
 from ridgeline.graph.step import Int32Array
 from ridgeline.kv.manager import CachePolicy, Hit, KvCache, Table

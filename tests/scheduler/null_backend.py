@@ -11,7 +11,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 import numpy as np
-from kv_memory import Memory, names
+from tests.kv.kv_memory import Memory, names
 
 from ridgeline.graph.step import Int32Array, Step
 from ridgeline.kv.manager import CachePolicy, KvCache

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kv_memory import random_prompt
-from null_backend import Harness
+from tests.kv.kv_memory import random_prompt
+from tests.scheduler.null_backend import Harness
 
 from ridgeline.graph.step import Int32Array
 from ridgeline.kv.manager import CachePolicy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from null_backend import Harness
+from tests.scheduler.null_backend import Harness
 
 from ridgeline.errors import ContextLengthError, UserError
 from ridgeline.graph.step import Int32Array

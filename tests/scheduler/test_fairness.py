@@ -6,7 +6,7 @@ from math import ceil
 
 import numpy as np
 import pytest
-from null_backend import Harness
+from tests.scheduler.null_backend import Harness
 
 from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.state import Request, SchedulerConfig

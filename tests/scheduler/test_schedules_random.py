@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kv_memory import random_prompt
-from null_backend import Harness
+from tests.kv.kv_memory import random_prompt
+from tests.scheduler.null_backend import Harness
 
 from ridgeline.kv.manager import CachePolicy
 from ridgeline.scheduler.budget import Budget

@@ -1,8 +1,0 @@
-"""The null backend stands on the KV memory of tests/kv."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "kv"))
