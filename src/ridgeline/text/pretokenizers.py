@@ -1,6 +1,6 @@
 """The named pre-tokenizers of GGUF files (`tokenizer.ggml.pre`) as data: how text is cut before byte-level BPE merges it.
 
-Sources: the families' own `tokenizer.json` as the GGUF loaders of transformers and llama.cpp record them; names as GGUF converters write them.
+Sources: the `tokenizer.json` of each family as the GGUF loaders of transformers and llama.cpp record it; converters give the names.
 A step is a regular expression whose matches become words of their own, or DIGITS (every numeric character stands alone).
 """
 
