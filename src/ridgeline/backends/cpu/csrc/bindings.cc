@@ -40,9 +40,8 @@ StepView view_of(nb::handle step, std::vector<nb::object>& keep) {
     view.spans.push_back({nb::cast<int64_t>(span.attr("past")), nb::cast<int64_t>(span.attr("new")), nb::cast<int64_t>(span.attr("want"))});
   }
   const auto ids = [&keep](nb::handle array) {
-    Ids view_ids = nb::cast<Ids>(array);
     keep.push_back(nb::borrow(array));
-    return view_ids;
+    return nb::cast<Ids>(array, false);  // never a converted copy: its memory would not outlive this line
   };
   const Ids tokens = ids(step.attr("tokens"));
   view.tokens = tokens.data();
@@ -85,7 +84,7 @@ template <typename Array>
 Array optional_array(nb::handle object, std::vector<nb::object>& keep) {
   if (object.is_none()) return Array();
   keep.push_back(nb::borrow(object));
-  return nb::cast<Array>(object);
+  return nb::cast<Array>(object, false);
 }
 
 uint64_t low_bits(nb::handle number) { return PyLong_AsUnsignedLongLongMask(number.ptr()); }
