@@ -1,4 +1,4 @@
-// Running a Linear or a group of them: the row tiles of all members form one list, cut into chunks for the workers.
+// Running a Linear or a group of them: the pairs of row tiles of all members form one list, cut into chunks for the workers.
 #include <algorithm>
 
 #include "program_impl.h"
@@ -9,7 +9,9 @@ namespace {
 constexpr int64_t kChunkBytes = 32 << 10;  // of packed weights, at least, so that handing out a chunk costs nothing beside it
 constexpr int64_t kChunksPerWorker = 8;
 
-int64_t tiles_of(const Weight& w) { return (w.matrix.rows + kRowTile - 1) / kRowTile; }
+constexpr int64_t kRows = 2 * kRowTile;  // row tiles are packed in pairs: a chunk that splits one runs half-wide vectors
+
+int64_t tiles_of(const Weight& w) { return (w.matrix.rows + kRows - 1) / kRows; }
 
 }  // namespace
 
@@ -27,7 +29,7 @@ void Program::Impl::run_linear(const Instruction& instruction) {
     int64_t begin = tiles * chunk / chunks, end = tiles * (chunk + 1) / chunks;
     for (const LinearMember& m : instruction.members) {
       const Weight& w = weights[m.weight];
-      const int64_t mine = tiles_of(w), first = begin * kRowTile, last = std::min(std::min(end, mine) * kRowTile, w.matrix.rows);
+      const int64_t mine = tiles_of(w), first = begin * kRows, last = std::min(std::min(end, mine) * kRows, w.matrix.rows);
       if (begin < mine && first < last) {
         const int64_t stride = buffers[m.out].width;
         float* y = row(m.out, 0);
