@@ -65,6 +65,16 @@ def test_figures_follow_from_the_medians(model: Path) -> None:
     assert r.machine.provenance == "measured"
 
 
+@pytest.mark.parametrize("load, warned", [(0.0, False), (64_000.0, True)])
+def test_a_busy_machine_is_said(model: Path, monkeypatch: pytest.MonkeyPatch, load: float, warned: bool) -> None:
+    monkeypatch.setattr(micro.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    lines: list[str] = []
+    r = run(MicroOptions(Options(str(model), max_model_len=64, threads=1), prompt=4, gen=2, repeat=1), lines.append)
+    assert ("busy" in render(r)) is warned
+    assert any("busy" in line for line in lines) is warned
+    assert r.as_json()["load_before"] == load
+
+
 def test_json_is_plain(model: Path) -> None:
     document = json.loads(json.dumps(measure(model, ops=True).as_json()))
     for key in ("prompt_tok_s", "gen_tok_s", "prompt_gops", "gen_gb_s", "peak_gb_s", "peak_int8_gops"):

@@ -6,6 +6,7 @@ that the graph needs. Knows no terminal.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -72,7 +73,10 @@ class Against:
 
 @dataclass(frozen=True)
 class MicroReport:
-    """Medians over the runs. fractions are of the measured ceilings; predicted_* are the roofline's fastest, from those ceilings."""
+    """Medians over the runs; with `load_before` above half the CPUs they say more of others' work than of ours.
+
+    fractions are of the measured ceilings; predicted_* are the roofline's fastest, from those ceilings.
+    """
 
     model: str
     prompt: int
@@ -93,6 +97,7 @@ class MicroReport:
     prompt_bound: str
     gen_bound: str
     machine: Machine
+    load_before: float  # runnable tasks of the last minute, when the run began: others' work, if much above 0
     runs: dict[Kind, list[float]] = field(default_factory=dict)
     ops: list[OpRow] = field(default_factory=list)
     against: Against | None = None
@@ -133,6 +138,9 @@ class _Bench:
 def run(asked: MicroOptions, say: Say = lambda line: None) -> MicroReport:
     """Load, probe, measure. `say` gets a line when something slow begins. Raises `UserError` for what cannot be loaded or run."""
     binary = None if asked.against is None else find_binary(asked.against)
+    load = os.getloadavg()[0]
+    if _busy(load):
+        say(_BUSY.format(load=load, cpus=os.cpu_count()))
     bench = _Bench(asked, open_model(asked.options))
     say(f"measuring this machine's ceilings ({FULL_SECONDS:.0f} s)")
     machine = probe(bench.plan.threads, bench.isa, FULL_SECONDS)
@@ -149,7 +157,14 @@ def run(asked: MicroOptions, say: Say = lambda line: None) -> MicroReport:
                 turns.take(kind)
     rates = {kind: bench.count(kind) / median(runs[kind]) for kind in kinds}
     against = None if turns is None else turns.result(rates)
-    return _report(bench, machine, runs, _op_rows(bench) if asked.ops else [], against)
+    return _report(bench, machine, load, runs, _op_rows(bench) if asked.ops else [], against)
+
+
+_BUSY = "warning: the machine was busy (load {load:.1f} on {cpus} CPUs): figures and ratios are not to be relied on"
+
+
+def _busy(load: float) -> bool:
+    return load > 0.5 * (os.cpu_count() or 1)
 
 
 class _Turns:
@@ -195,7 +210,7 @@ def _label(op: Any) -> str:
 
 
 def _report(
-    bench: _Bench, machine: Machine, runs: dict[Kind, list[float]], ops: list[OpRow], against: Against | None
+    bench: _Bench, machine: Machine, load: float, runs: dict[Kind, list[float]], ops: list[OpRow], against: Against | None
 ) -> MicroReport:
     prompt, gen = bench.predictions(machine)
     prompt_s, gen_s = median(runs["prompt"]), median(runs["gen"])
@@ -206,7 +221,7 @@ def _report(
         peak_gb_s=machine.read_gb_s, peak_int8_gops=machine.int8_gops, peak_f32_gflops=machine.f32_gflops,
         prompt_fraction_of_int8=gops / machine.int8_gops, gen_fraction_of_read=gb_s / machine.read_gb_s,
         predicted_prompt_tok_s=bench.asked.prompt / prompt.lower_s, predicted_gen_tok_s=bench.asked.gen / gen.lower_s,
-        prompt_bound=prompt.bound, gen_bound=gen.bound, machine=machine, runs=runs, ops=ops, against=against,
+        prompt_bound=prompt.bound, gen_bound=gen.bound, machine=machine, load_before=load, runs=runs, ops=ops, against=against,
     )  # fmt: skip
 
 
@@ -221,6 +236,8 @@ def render(report: MicroReport) -> str:
         f" = {r.gen_fraction_of_read:4.0%} of read peak   roofline {r.predicted_gen_tok_s:9.1f} tok/s ({r.gen_bound})",
         f"  ceilings ({m.provenance} {m.date}): read {m.read_gb_s:.1f} GB/s, int8 {m.int8_gops:.0f} GOPS, f32 {m.f32_gflops:.0f} GFLOP/s",
     ]
+    if _busy(r.load_before):
+        lines.append("  " + _BUSY.format(load=r.load_before, cpus=os.cpu_count()))
     if report.against is not None:
         a = report.against
         lines += [
