@@ -58,14 +58,14 @@ def random_run(seed: int) -> Harness:
     return harness
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.long)])
 def test_schedules_equal_each_request_alone(count: int) -> None:
     events: Counter[str] = Counter()
     for seed in range(count):
         events.update(random_run(seed).events)
     wanted = ["aborts", "preemptions", "forks", "walks", "hits_inside_block", "copies_on_write", "evictions"]
     wanted += ["window_evictions", "window_releases"]
-    assert all(events[name] >= 50 for name in wanted), dict(events)
+    assert all(events[name] >= 30 for name in wanted), dict(events)
     assert all(events[f"prefix_{reason}"] >= 3 for reason in ("complete", "never_seen", "evicted", "ineligible")), dict(events)
 
 

@@ -351,32 +351,41 @@ class RadixIndex:
     def check(self) -> None:
         ghosts = 0
         for node in self._nodes():
-            ghosts += sum(node.ghost(i) for i in range(node.count))
-            self._check_node(node)
+            fault = self._shape_fault(node) or self._block_fault(node)
+            if fault:
+                raise InternalError(f"prefix tree: {fault} (node at block {node.start})")
+            ghosts += sum(max(blocks) == ABSENT for blocks in zip(*node.blocks, strict=True))
         if ghosts != self._ghosts:
             raise InternalError(f"prefix tree: {ghosts} remembered blocks, counted {self._ghosts}")
 
-    def _check_node(self, node: Node) -> None:
-        size = self._size
-        short = node.count == 1 and len(node.tokens) < size
+    def _shape_fault(self, node: Node) -> str | None:
+        count, size = node.count, self._size
+        short = count == 1 and len(node.tokens) < size
+        if len(node.tokens) != count * size and not short:
+            return "tokens and blocks differ in length"
+        if not node.alive or any(len(b) != count for b in node.blocks):
+            return "a dead node is linked, or groups differ in length"
+        if node.parent is not None and node.key != _key(node.tokens[:size]):
+            return "a key is not the first block"
+        if not node.children:
+            return None if not node.keys else "keys without children"
         keys = sorted(node.children)
-        problems = [
-            (len(node.tokens) != node.count * size and not short, "tokens and blocks differ in length"),
-            (short and bool(node.children), "a short leaf has children"),
-            (any(len(b) != node.count for b in node.blocks), "groups differ in length"),
-            (keys != node.keys, "the sorted keys are wrong"),
-            (any(b.startswith(a) for a, b in pairwise(keys)), "a sibling is a prefix of another"),
-            (node.parent is not None and node.key != _key(node.tokens[:size]), "a key is not the first block"),
-            (not node.alive, "a dead node is linked"),
-            (any(c.parent is not node or c.start != node.end or not c.count for c in node.children.values()), "a child is misplaced"),
-        ]
+        if short or keys != node.keys or any(b.startswith(a) for a, b in pairwise(keys)):
+            return "a short leaf has children, the keys are not sorted, or a sibling is a prefix of another"
+        if any(c.parent is not node or c.start != node.end or not c.count for c in node.children.values()):
+            return "a child is misplaced"
+        return None
+
+    def _block_fault(self, node: Node) -> str | None:
         above = node.parent
         for group, blocks in enumerate(node.blocks):
-            path = ([above.blocks[group][-1]] if above is not None and above.count else []) + blocks
-            hole = self._full[group] and any(a == ABSENT != b for a, b in pairwise(path))
-            here = [(i, b) for i, b in enumerate(blocks, node.start) if b != ABSENT]
-            lost = any(self._node[group][b] is not node or self._position[group][b] != i for i, b in here)
-            problems += [(hole, "full attention has a hole"), (lost, "a block does not know its node")]
-        for wrong, what in problems:
-            if wrong:
-                raise InternalError(f"prefix tree: {what} (node at block {node.start})")
+            owner, position = self._node[group], self._position[group]
+            last = above.blocks[group][-1] if above is not None and above.count else 0
+            for i, block in enumerate(blocks, node.start):
+                if block != ABSENT:
+                    if last == ABSENT and self._full[group]:
+                        return "full attention has a hole"
+                    if owner[block] is not node or position[block] != i:
+                        return "a block does not know its node"
+                last = block
+        return None
