@@ -64,6 +64,7 @@ struct LinearKernels {
   // Quantize token rows [first, last) of `a` (codes, scales, sums).
   void (*quantize)(const Activations& a, int64_t first, int64_t last);
   // y[t * y_stride + r] for all t and rows r in [first, last), multiples of kRowTile or the end. Adds nothing: overwrites.
+  // Row tiles are packed in pairs: ranges that begin at multiples of 16 rows run on whole vectors; 64 rows or more amortize the call.
   void (*matmul)(const PackedMatrix& w, const Activations& a, float* y, int64_t y_stride, int64_t first, int64_t last);
   // Decode one row of the packed matrix to floats (embedding lookup), exactly as the format's definition says.
   void (*decode_row)(const PackedMatrix& w, int64_t row, float* out);

@@ -8,11 +8,15 @@
 namespace ridgeline {
 namespace {
 
-// One group of 32 columns of a row tile, decoded: value = scale[half] * code + min[half], half = k / 16 (0 when kHalves is 1).
+// One group of 32 columns of kRows rows from `first` on of a row tile, decoded: value = scale[half] * code + min[half], where
+// half = k / 16 (0 when kHalves is 1).
+template <int kRows>
 struct Group {
-  int8_t codes[kGroup][kRowTile];
-  float scale[2][kRowTile];
-  float min[2][kRowTile];
+  static constexpr int kCount = kRows;
+  int first = 0;
+  int8_t codes[kGroup][kRows];
+  float scale[2][kRows];
+  float min[2][kRows];
 };
 
 int nibble(const uint8_t* plane, int k, int r) { return (plane[32 * ((k % 16) / 4) + 4 * r + k % 4] >> (k < 16 ? 0 : 4)) & 15; }
@@ -28,92 +32,110 @@ Six six(const uint8_t* plane, int g, int r) {
   return {(low & 15) | (top & 3) << 4, low >> 4 | ((top >> 2) & 3) << 4};
 }
 
-template <typename Code>
-void fill(Group& out, Code code) {
+template <typename G, typename Code>
+void fill(G& out, Code code) {
   for (int k = 0; k < kGroup; ++k)
-    for (int r = 0; r < kRowTile; ++r) out.codes[k][r] = static_cast<int8_t>(code(k, r));
+    for (int i = 0; i < G::kCount; ++i) out.codes[k][i] = static_cast<int8_t>(code(k, out.first + i));
+}
+// f(i, r): the i-th row of the group is row r of the tile.
+template <typename G, typename F>
+void each_row(G& out, F f) {
+  for (int i = 0; i < G::kCount; ++i) f(i, out.first + i);
 }
 
-void unpack(LayoutQ4_0 l, const uint8_t*, const uint8_t* p, int, Group& out) {
+template <typename G>
+void unpack(LayoutQ4_0 l, const uint8_t*, const uint8_t* p, int, G& out) {
   fill(out, [&](int k, int r) { return nibble(p, k, r) - 8; });
-  for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = half_at(p + l.kScaleAt, r);
+  each_row(out, [&](int i, int r) { out.scale[0][i] = half_at(p + l.kScaleAt, r); });
 }
-void unpack(LayoutIQ4_NL l, const uint8_t*, const uint8_t* p, int, Group& out) {
+template <typename G>
+void unpack(LayoutIQ4_NL l, const uint8_t*, const uint8_t* p, int, G& out) {
   fill(out, [&](int k, int r) { return kTableIQ4[nibble(p, k, r)]; });
-  for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = half_at(p + l.kScaleAt, r);
+  each_row(out, [&](int i, int r) { out.scale[0][i] = half_at(p + l.kScaleAt, r); });
 }
-void unpack(LayoutMXFP4 l, const uint8_t*, const uint8_t* p, int, Group& out) {
+template <typename G>
+void unpack(LayoutMXFP4 l, const uint8_t*, const uint8_t* p, int, G& out) {
   fill(out, [&](int k, int r) { return kTableMXFP4[nibble(p, k, r)]; });
-  for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = e8m0_half(p[l.kScaleAt + r]);
+  each_row(out, [&](int i, int r) { out.scale[0][i] = e8m0_half(p[l.kScaleAt + r]); });
 }
-void unpack(LayoutQ4_1 l, const uint8_t*, const uint8_t* p, int, Group& out) {
+template <typename G>
+void unpack(LayoutQ4_1 l, const uint8_t*, const uint8_t* p, int, G& out) {
   fill(out, [&](int k, int r) { return nibble(p, k, r); });
-  for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = half_at(p + l.kScaleAt, r), out.min[0][r] = half_at(p + l.kMinAt, r);
+  each_row(out, [&](int i, int r) { out.scale[0][i] = half_at(p + l.kScaleAt, r), out.min[0][i] = half_at(p + l.kMinAt, r); });
 }
-void unpack(LayoutQ5_0 l, const uint8_t*, const uint8_t* p, int, Group& out) {
+template <typename G>
+void unpack(LayoutQ5_0 l, const uint8_t*, const uint8_t* p, int, G& out) {
   fill(out, [&](int k, int r) { return (nibble(p, k, r) | bit(p + l.kBitsAt, k, r) << 4) - 16; });
-  for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = half_at(p + l.kScaleAt, r);
+  each_row(out, [&](int i, int r) { out.scale[0][i] = half_at(p + l.kScaleAt, r); });
 }
-void unpack(LayoutQ5_1 l, const uint8_t*, const uint8_t* p, int, Group& out) {
+template <typename G>
+void unpack(LayoutQ5_1 l, const uint8_t*, const uint8_t* p, int, G& out) {
   fill(out, [&](int k, int r) { return nibble(p, k, r) | bit(p + l.kBitsAt, k, r) << 4; });
-  for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = half_at(p + l.kScaleAt, r), out.min[0][r] = half_at(p + l.kMinAt, r);
+  each_row(out, [&](int i, int r) { out.scale[0][i] = half_at(p + l.kScaleAt, r), out.min[0][i] = half_at(p + l.kMinAt, r); });
 }
-void unpack(LayoutQ8_0 l, const uint8_t*, const uint8_t* p, int, Group& out) {
+template <typename G>
+void unpack(LayoutQ8_0 l, const uint8_t*, const uint8_t* p, int, G& out) {
   fill(out, [&](int k, int r) { return static_cast<int8_t>(p[32 * (k / 4) + 4 * r + k % 4]); });
-  for (int r = 0; r < kRowTile; ++r) out.scale[0][r] = half_at(p + l.kScaleAt, r);
+  each_row(out, [&](int i, int r) { out.scale[0][i] = half_at(p + l.kScaleAt, r); });
 }
-void unpack(LayoutQ2_K l, const uint8_t* p, const uint8_t* group, int, Group& out) {
+template <typename G>
+void unpack(LayoutQ2_K l, const uint8_t* p, const uint8_t* group, int, G& out) {
   fill(out, [&](int k, int r) { return pair(group, k, r); });
   for (int h = 0; h < 2; ++h)
-    for (int r = 0; r < kRowTile; ++r) {
+    each_row(out, [&](int i, int r) {
       const int both = group[64 + 8 * h + r];
-      out.scale[h][r] = half_at(p + l.kScaleAt, r) * static_cast<float>(both & 15);
-      out.min[h][r] = -(half_at(p + l.kMinAt, r) * static_cast<float>(both >> 4));
-    }
+      out.scale[h][i] = half_at(p + l.kScaleAt, r) * static_cast<float>(both & 15);
+      out.min[h][i] = -(half_at(p + l.kMinAt, r) * static_cast<float>(both >> 4));
+    });
 }
-void unpack(LayoutQ3_K l, const uint8_t* p, const uint8_t* group, int g, Group& out) {
+template <typename G>
+void unpack(LayoutQ3_K l, const uint8_t* p, const uint8_t* group, int g, G& out) {
   fill(out, [&](int k, int r) { return (pair(group, k, r) | bit(group + 64, k, r) << 2) - 4; });
-  for (int r = 0; r < kRowTile; ++r) {
+  each_row(out, [&](int i, int r) {
     const Six s = six(p + l.kSixAt, g, r);
-    out.scale[0][r] = half_at(p + l.kScaleAt, r) * static_cast<float>(s.u - 32);
-    out.scale[1][r] = half_at(p + l.kScaleAt, r) * static_cast<float>(s.v - 32);
-  }
+    out.scale[0][i] = half_at(p + l.kScaleAt, r) * static_cast<float>(s.u - 32);
+    out.scale[1][i] = half_at(p + l.kScaleAt, r) * static_cast<float>(s.v - 32);
+  });
 }
-template <typename L>
-void unpack_scale_min(L l, const uint8_t* p, int g, Group& out) {
-  for (int r = 0; r < kRowTile; ++r) {
+template <typename L, typename G>
+void unpack_scale_min(L l, const uint8_t* p, int g, G& out) {
+  each_row(out, [&](int i, int r) {
     const Six s = six(p + l.kSixAt, g, r);
-    out.scale[0][r] = half_at(p + l.kScaleAt, r) * static_cast<float>(s.u);
-    out.min[0][r] = -(half_at(p + l.kMinAt, r) * static_cast<float>(s.v));
-  }
+    out.scale[0][i] = half_at(p + l.kScaleAt, r) * static_cast<float>(s.u);
+    out.min[0][i] = -(half_at(p + l.kMinAt, r) * static_cast<float>(s.v));
+  });
 }
-void unpack(LayoutQ4_K l, const uint8_t* p, const uint8_t* group, int g, Group& out) {
+template <typename G>
+void unpack(LayoutQ4_K l, const uint8_t* p, const uint8_t* group, int g, G& out) {
   fill(out, [&](int k, int r) { return nibble(group, k, r); });
   unpack_scale_min(l, p, g, out);
 }
-void unpack(LayoutQ5_K l, const uint8_t* p, const uint8_t* group, int g, Group& out) {
+template <typename G>
+void unpack(LayoutQ5_K l, const uint8_t* p, const uint8_t* group, int g, G& out) {
   fill(out, [&](int k, int r) { return nibble(group, k, r) | bit(group + 128, k, r) << 4; });
   unpack_scale_min(l, p, g, out);
 }
-void unpack(LayoutQ6_K l, const uint8_t* p, const uint8_t* group, int g, Group& out) {
+template <typename G>
+void unpack(LayoutQ6_K l, const uint8_t* p, const uint8_t* group, int g, G& out) {
   fill(out, [&](int k, int r) { return (nibble(group, k, r) | pair(group + 128, k, r) << 4) - 32; });
   for (int h = 0; h < 2; ++h)
-    for (int r = 0; r < kRowTile; ++r) {
+    each_row(out, [&](int i, int r) {
       const int s = static_cast<int8_t>(p[l.kBytesAt + 16 * g + 8 * h + r]);
-      out.scale[h][r] = half_at(p + l.kScaleAt, r) * static_cast<float>(s);
-    }
+      out.scale[h][i] = half_at(p + l.kScaleAt, r) * static_cast<float>(s);
+    });
 }
-void unpack(LayoutIQ4_XS l, const uint8_t* p, const uint8_t* group, int g, Group& out) {
+template <typename G>
+void unpack(LayoutIQ4_XS l, const uint8_t* p, const uint8_t* group, int g, G& out) {
   fill(out, [&](int k, int r) { return kTableIQ4[nibble(group, k, r)]; });
-  for (int r = 0; r < kRowTile; ++r) {
+  each_row(out, [&](int i, int r) {
     const int low = (p[l.kLowAt + 8 * (g % 4) + r] >> (g < 4 ? 0 : 4)) & 15, top = (p[l.kTopAt + 8 * (g % 2) + r] >> (2 * (g / 2))) & 3;
-    out.scale[0][r] = half_at(p + l.kScaleAt, r) * static_cast<float>((low | top << 4) - 32);
-  }
+    out.scale[0][i] = half_at(p + l.kScaleAt, r) * static_cast<float>((low | top << 4) - 32);
+  });
 }
 
 // One token, one group: the formula that every ISA repeats, lane by lane.
 template <typename L>
-void multiply_group(const Group& w, const int8_t* codes, float scale, int32_t sums, float* acc) {
+void multiply_group(const Group<kRowTile>& w, const int8_t* codes, float scale, int32_t sums, float* acc) {
   constexpr int kLength = kGroup / L::kHalves;
   const int half_sums[2] = {L::kHalves == 2 ? low_sum(sums) : low_sum(sums) + high_sum(sums), high_sum(sums)};
   for (int h = 0; h < L::kHalves; ++h) {
@@ -127,8 +149,8 @@ void multiply_group(const Group& w, const int8_t* codes, float scale, int32_t su
     for (int r = 0; r < kRowTile; ++r) acc[r] = std::fma(w.min[h][r], scale * static_cast<float>(half_sums[h]), acc[r]);
 }
 
-template <typename L>
-void unpack_at(const uint8_t* data, const TileSpan& span, int64_t g, Group& out) {
+template <typename L, typename G>
+void unpack_at(const uint8_t* data, const TileSpan& span, int64_t g, G& out) {
   const int64_t super = g / L::kGroups, in = g % L::kGroups;
   const uint8_t *head = data + span.head + super * span.step, *group = data + span.group + super * span.step + in * span.group_step;
   unpack(L{}, head, group, static_cast<int>(in), out);
@@ -136,7 +158,7 @@ void unpack_at(const uint8_t* data, const TileSpan& span, int64_t g, Group& out)
 
 template <typename L>
 void multiply_tile(const uint8_t* data, const TileSpan& span, int64_t groups, const TokenTile& a, float (*acc)[kRowTile]) {
-  Group w;
+  Group<kRowTile> w;
   for (int64_t g = 0; g < groups; ++g) {
     unpack_at<L>(data, span, g, w);
     for (int64_t t = 0; t < a.tokens; ++t) {
@@ -163,15 +185,16 @@ void matmul(const PackedMatrix& w, const Activations& a, float* y, int64_t y_str
 
 template <typename L>
 void decode_quantized(const PackedMatrix& w, int64_t row, float* out) {
-  const int64_t groups = w.columns / kGroup, r = row % kRowTile;
+  const int64_t groups = w.columns / kGroup;
   const TileSpan span = tile_span<L>(row / kRowTile, w.rows, w.columns);
-  Group group;
+  Group<1> group;
+  group.first = static_cast<int>(row % kRowTile);
   for (int64_t g = 0; g < groups; ++g) {
     unpack_at<L>(w.data, span, g, group);
     for (int k = 0; k < kGroup; ++k) {
       const int h = L::kHalves == 2 ? k / 16 : 0;
-      const float scaled = group.scale[h][r] * static_cast<float>(group.codes[k][r]);
-      out[g * kGroup + k] = L::kMin ? scaled + group.min[h][r] : scaled;
+      const float scaled = group.scale[h][0] * static_cast<float>(group.codes[k][0]);
+      out[g * kGroup + k] = L::kMin ? scaled + group.min[h][0] : scaled;
     }
   }
 }
