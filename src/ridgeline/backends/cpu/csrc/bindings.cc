@@ -54,7 +54,8 @@ StepView view_of(nb::handle step, std::vector<nb::object>& keep) {
     }
   }
   for (nb::handle copy : nb::borrow<nb::tuple>(step.attr("copies"))) {
-    view.copies.push_back({nb::cast<int64_t>(copy.attr("group")), nb::cast<int64_t>(copy.attr("src")), nb::cast<int64_t>(copy.attr("dst"))});
+    view.copies.push_back(
+        {nb::cast<int64_t>(copy.attr("group")), nb::cast<int64_t>(copy.attr("src")), nb::cast<int64_t>(copy.attr("dst"))});
   }
   for (nb::handle walk : nb::borrow<nb::tuple>(step.attr("shared"))) {
     SharedView& shared = view.shared.emplace_back();
@@ -134,7 +135,8 @@ nb::tuple draw(Program& p, int buffer, int64_t columns, nb::handle plan) {
   std::vector<SampleRequest> requests;
   for (nb::handle row : nb::borrow<nb::tuple>(plan.attr("rows"))) requests.push_back(request_of(row, keep));
   const int64_t vocab = std::min(nb::cast<int64_t>(plan.attr("vocab")), columns), n = static_cast<int64_t>(requests.size());
-  if (vocab < 1 || vocab > kMaxSampleVocab) throw std::invalid_argument("the vocabulary of a sample plan must be 1.." + std::to_string(kMaxSampleVocab));
+  if (vocab < 1 || vocab > kMaxSampleVocab)
+    throw std::invalid_argument("the vocabulary of a sample plan must be 1.." + std::to_string(kMaxSampleVocab));
   std::vector<SampleResult> results(requests.size());
   std::vector<std::vector<int32_t>> ids(requests.size());
   std::vector<std::vector<float>> values(requests.size());
@@ -164,7 +166,8 @@ nb::tuple draw(Program& p, int buffer, int64_t columns, nb::handle plan) {
       top.append(nb::make_tuple(array_of(ids[i].data(), count), array_of(values[i].data(), count)));
     }
   }
-  return nb::make_tuple(array_of(tokens.data(), tokens.size()), array_of(failed.data(), failed.size()), array_of(logprobs.data(), logprobs.size()), top);
+  return nb::make_tuple(array_of(tokens.data(), tokens.size()), array_of(failed.data(), failed.size()),
+                        array_of(logprobs.data(), logprobs.size()), top);
 }
 
 nb::tuple stats_of(const Program& p, int64_t i) {
@@ -174,17 +177,18 @@ nb::tuple stats_of(const Program& p, int64_t i) {
 
 void bind_program(nb::module_& m) {
   nb::class_<Program>(m, "Program")
-      .def("__init__",
-           [](Program* self, int isa, int threads, int64_t block_size, int kv_dtype, uint32_t faults) {
-             ProgramOptions options;
-             options.isa = static_cast<Isa>(isa);
-             options.threads = threads;
-             options.block_size = block_size;
-             options.kv_dtype = static_cast<KvDtype>(kv_dtype);
-             options.faults = faults;
-             new (self) Program(options);
-           },
-           "isa"_a, "threads"_a, "block_size"_a, "kv_dtype"_a, "faults"_a)
+      .def(
+          "__init__",
+          [](Program* self, int isa, int threads, int64_t block_size, int kv_dtype, uint32_t faults) {
+            ProgramOptions options;
+            options.isa = static_cast<Isa>(isa);
+            options.threads = threads;
+            options.block_size = block_size;
+            options.kv_dtype = static_cast<KvDtype>(kv_dtype);
+            options.faults = faults;
+            new (self) Program(options);
+          },
+          "isa"_a, "threads"_a, "block_size"_a, "kv_dtype"_a, "faults"_a)
       .def("add_weight", &add_weight)
       .def("add_vector", [](Program& p, Floats v) { return p.add_vector(std::vector<float>(v.data(), v.data() + v.shape(0))); })
       .def("add_rope_table", &Program::add_rope_table)
@@ -201,9 +205,10 @@ void bind_program(nb::module_& m) {
       .def("add_mul", &Program::add_mul)
       .def("add_scale", &Program::add_scale)
       .def("add_softcap", &Program::add_softcap)
-      .def("add_activation", [](Program& p, int out, int x, int64_t width, int kind) { p.add_activation(out, x, width, static_cast<ActivationKind>(kind)); })
-      .def("add_gated",
-           [](Program& p, int out, int gate, int up, int64_t width, int kind) { p.add_gated(out, gate, up, width, static_cast<ActivationKind>(kind)); })
+      .def("add_activation",
+           [](Program& p, int out, int x, int64_t width, int kind) { p.add_activation(out, x, width, static_cast<ActivationKind>(kind)); })
+      .def("add_gated", [](Program& p, int out, int gate, int up, int64_t width,
+                           int kind) { p.add_gated(out, gate, up, width, static_cast<ActivationKind>(kind)); })
       .def("add_select", &Program::add_select)
       .def("finish", &Program::finish)
       .def("forward", &forward)
@@ -241,7 +246,8 @@ nb::tuple ceilings_of(int isa, int threads, double seconds, int64_t max_bytes) {
 NB_MODULE(_native, m) {
   m.doc() = "Ridgeline's native CPU kernels and programs.";
   m.def("best_isa", [] { return static_cast<int>(best_isa()); });
-  m.def("packed_bytes", [](int encoding, int64_t rows, int64_t columns) { return packed_bytes(static_cast<Encoding>(encoding), rows, columns); });
+  m.def("packed_bytes",
+        [](int encoding, int64_t rows, int64_t columns) { return packed_bytes(static_cast<Encoding>(encoding), rows, columns); });
   m.def("probe", &ceilings_of, "isa"_a, "threads"_a, "seconds"_a, "max_bytes"_a);
   bind_program(m);
 }

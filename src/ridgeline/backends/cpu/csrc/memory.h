@@ -24,7 +24,7 @@ class HugeBuffer {
 
  private:
   uint8_t* data_ = nullptr;
-  size_t bytes_ = 0;     // what was asked for
+  size_t bytes_ = 0;  // what was asked for
   uint8_t* base_ = nullptr;
   size_t mapped_ = 0;
 };

@@ -30,7 +30,8 @@ Program::Program(const ProgramOptions& options) {
 Program::~Program() = default;
 
 int Program::add_weight(Encoding encoding, int64_t rows, int64_t columns, const uint8_t* data, int64_t row_bytes) {
-  Weight w{{encoding, rows, columns, nullptr}, HugeBuffer(static_cast<size_t>(packed_bytes(encoding, rows, columns))),
+  Weight w{{encoding, rows, columns, nullptr},
+           HugeBuffer(static_cast<size_t>(packed_bytes(encoding, rows, columns))),
            &linear_kernels(impl_->options.isa, encoding)};
   uint8_t* packed = w.memory.data();
   impl_->pool.parallel((rows + kPackRows - 1) / kPackRows, [&](int64_t chunk, int) {
@@ -56,7 +57,11 @@ int Program::add_rope_table(std::vector<double> inv_freq, double scale) {
 }
 
 int Program::add_cache(int64_t group, int64_t blocks, int64_t kv_heads, int64_t k_dim, int64_t v_dim, int64_t window, bool v_aliases_k) {
-  CacheStore c{{impl_->options.kv_dtype, blocks, kv_heads, k_dim, v_dim, impl_->options.block_size, v_aliases_k, nullptr, nullptr}, group, window, {}, {}};
+  CacheStore c{{impl_->options.kv_dtype, blocks, kv_heads, k_dim, v_dim, impl_->options.block_size, v_aliases_k, nullptr, nullptr},
+               group,
+               window,
+               {},
+               {}};
   c.k = HugeBuffer(static_cast<size_t>(blocks * kv_heads * c.pool.k_bytes()));
   c.v = HugeBuffer(static_cast<size_t>(blocks * kv_heads * c.pool.v_bytes()));
   c.pool.k = c.k.data();

@@ -89,7 +89,7 @@ class Program {
 
   // --- running ---
   void forward(const StepView& step);  // throws std::invalid_argument for a step that would leave the memory of the program
-  float* buffer(int number) const;  // rows of the last forward, stride buffer_width(number); null before the first
+  float* buffer(int number) const;     // rows of the last forward, stride buffer_width(number); null before the first
   std::shared_ptr<void> buffer_owner(int number) const;
   int64_t buffer_width(int number) const;
   int64_t buffer_rows(int number) const;

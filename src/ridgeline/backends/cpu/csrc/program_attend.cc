@@ -196,7 +196,16 @@ struct Program::Impl::AttendRun {
     }
     const bool split_k = (impl.options.faults & kFaultSplitK) != 0;
     const TableView& table = impl.step->tables[shape.group][ref.span];
-    return {&impl.caches[op.cache].pool, kv_head, table.blocks, ref.count * group(), memory.q, memory.first, memory.last, op.softcap, segment, split_k};
+    return {&impl.caches[op.cache].pool,
+            kv_head,
+            table.blocks,
+            ref.count * group(),
+            memory.q,
+            memory.first,
+            memory.last,
+            op.softcap,
+            segment,
+            split_k};
   }
 
   // Copies between a tile's states and the store of shared walks, [token, head].

@@ -91,9 +91,9 @@ struct TileRef {
   int64_t entry, count;  // entries of AttendPlan::tokens
   int span;              // whose block table is walked
   int64_t begin, end;
-  int64_t partial;   // where its segments' states go, in rows; -1: the tile is walked by one task
-  bool initial;      // goes on from a shared walk
-  bool keep;         // a shared walk: the state is kept, not finished
+  int64_t partial;  // where its segments' states go, in rows; -1: the tile is walked by one task
+  bool initial;     // goes on from a shared walk
+  bool keep;        // a shared walk: the state is kept, not finished
 };
 struct TileTask {
   int tile;

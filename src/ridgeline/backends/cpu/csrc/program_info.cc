@@ -23,7 +23,8 @@ void Program::reset_stats() {
 }
 
 std::string Program::instruction_label(int64_t i) const {
-  static const char* const kNames[] = {"embed", "norm", "add_norm", "rope", "cache_write", "add", "mul", "scale", "softcap", "activation", "gated", "select", "quantize"};
+  static const char* const kNames[] = {"embed", "norm",    "add_norm",   "rope",  "cache_write", "add",     "mul",
+                                       "scale", "softcap", "activation", "gated", "select",      "quantize"};
   const Instruction& instruction = impl_->program.at(static_cast<size_t>(i));
   if (instruction.kind == Instruction::kAttend) return "attend";
   if (instruction.kind == Instruction::kLinear) return "linear";
@@ -34,9 +35,7 @@ std::string Program::instruction_label(int64_t i) const {
 
 std::string Program::weight_kernel(int weight) const { return impl_->weights.at(weight).kernels->name; }
 
-std::string Program::kernel_names() const {
-  return std::string(impl_->rows.name) + "; " + impl_->attention.name + "; " + impl_->kv.name;
-}
+std::string Program::kernel_names() const { return std::string(impl_->rows.name) + "; " + impl_->attention.name + "; " + impl_->kv.name; }
 
 int64_t Program::weight_bytes() const {
   int64_t bytes = 0;
@@ -93,7 +92,8 @@ bool Program::block_holds_only(int64_t group, int64_t block, uint8_t byte) const
 uint64_t Program::weights_checksum() const {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const Weight& w : impl_->weights) {
-    hash = std::accumulate(w.memory.data(), w.memory.data() + w.memory.bytes(), hash, [](uint64_t h, uint8_t byte) { return (h ^ byte) * 0x100000001b3u; });
+    hash = std::accumulate(w.memory.data(), w.memory.data() + w.memory.bytes(), hash,
+                           [](uint64_t h, uint8_t byte) { return (h ^ byte) * 0x100000001b3u; });
   }
   return hash;
 }

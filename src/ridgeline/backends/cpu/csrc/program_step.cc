@@ -66,7 +66,8 @@ void Program::Impl::check(const StepView& view) const {
       if (op.kind != TokenOp::kEmbed) continue;
       const int64_t vocab = weights[op.data].matrix.rows;
       for (int64_t t = 0; t < view.rows; ++t) {
-        require(view.tokens[t] >= 0 && view.tokens[t] < vocab, "token id " + std::to_string(view.tokens[t]) + " is outside 0.." + std::to_string(vocab - 1));
+        require(view.tokens[t] >= 0 && view.tokens[t] < vocab,
+                "token id " + std::to_string(view.tokens[t]) + " is outside 0.." + std::to_string(vocab - 1));
       }
     }
   }
@@ -81,7 +82,8 @@ void Program::Impl::check(const StepView& view) const {
 }
 
 void Program::Impl::check_tables(const StepView& view) const {
-  require(static_cast<int64_t>(view.tables.size()) == groups, "the step has " + std::to_string(view.tables.size()) + " block tables per span, the caches need " + std::to_string(groups));
+  require(static_cast<int64_t>(view.tables.size()) == groups,
+          "the step has " + std::to_string(view.tables.size()) + " block tables per span, the caches need " + std::to_string(groups));
   for (int64_t g = 0; g < groups; ++g) {
     int64_t blocks = INT64_MAX, window = 0;
     for (const CacheStore& c : caches) {
@@ -95,14 +97,17 @@ void Program::Impl::check_tables(const StepView& view) const {
       const int64_t first = window > 0 ? std::max<int64_t>(0, s.past - window + 1) / options.block_size : 0;
       const int64_t last = (s.past + s.count - 1) / options.block_size;
       const TableView& table = view.tables[g][i];
-      require(table.length > last, "span " + std::to_string(i) + " has " + std::to_string(table.length) + " blocks, needs " + std::to_string(last + 1));
+      require(table.length > last,
+              "span " + std::to_string(i) + " has " + std::to_string(table.length) + " blocks, needs " + std::to_string(last + 1));
       for (int64_t b = first; b <= last; ++b) {
-        require(table.blocks[b] >= 0 && table.blocks[b] < blocks, "block id " + std::to_string(table.blocks[b]) + " is outside 0.." + std::to_string(blocks - 1));
+        require(table.blocks[b] >= 0 && table.blocks[b] < blocks,
+                "block id " + std::to_string(table.blocks[b]) + " is outside 0.." + std::to_string(blocks - 1));
       }
     }
     for (const CopyView& copy : view.copies) {
       require(copy.group >= 0 && copy.group < groups, "a block copy names a cache group that does not exist");
-      require(copy.group != g || (copy.src >= 0 && copy.src < blocks && copy.dst >= 0 && copy.dst < blocks), "a block copy is outside the pool");
+      require(copy.group != g || (copy.src >= 0 && copy.src < blocks && copy.dst >= 0 && copy.dst < blocks),
+              "a block copy is outside the pool");
     }
   }
 }

@@ -52,7 +52,9 @@ struct ThreadPool::State {
   std::condition_variable wake;
   std::vector<std::thread> workers;
 
-  bool open(uint64_t t) const { return (t & kIndexMask) != kIndexMask && static_cast<int64_t>(t & kIndexMask) < chunks.load(std::memory_order_acquire); }
+  bool open(uint64_t t) const {
+    return (t & kIndexMask) != kIndexMask && static_cast<int64_t>(t & kIndexMask) < chunks.load(std::memory_order_acquire);
+  }
 
   // Takes and runs chunks until none is left. The fields read belong to the ticket's epoch: they change only after the
   // ticket was closed, and then the exchange fails.

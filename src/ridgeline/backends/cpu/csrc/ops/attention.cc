@@ -1,7 +1,7 @@
 #include "ops/attention.h"
 
 #include "ops/vec_portable.h"
-//
+// The lanes come first: the next headers compute on them.
 #include "ops/attention_impl.h"
 #include "ops/kernel_tables.h"
 

@@ -1,5 +1,5 @@
 #include "ops/vec_avx2.h"
-//
+// The lanes come first: the next headers compute on them.
 #include "ops/attention_impl.h"
 #include "ops/kernel_tables.h"
 

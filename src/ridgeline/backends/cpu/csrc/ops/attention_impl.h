@@ -158,7 +158,14 @@ void panel_scores(const Walk& w, const typename L::T* b, int64_t stride, int64_t
       p.count = k_dim / 2;
       product<L>(p, r1 - r0, to - from);
       float halves[kRowBlock * kKeySegment];
-      p = {t.q + r0 * k_dim + k_dim / 2, k_dim, b + (from - first) + k_dim / 2 * stride, stride, halves, kKeySegment, k_dim - k_dim / 2, true};
+      p = {t.q + r0 * k_dim + k_dim / 2,
+           k_dim,
+           b + (from - first) + k_dim / 2 * stride,
+           stride,
+           halves,
+           kKeySegment,
+           k_dim - k_dim / 2,
+           true};
       product<L>(p, r1 - r0, to - from);
       for (int64_t r = 0; r < r1 - r0; ++r) {
         for (int64_t i = 0; i < to - from; ++i) c[r * kKeySegment + i] += halves[r * kKeySegment + i];
@@ -177,8 +184,8 @@ void panel_values(const Walk& w, const typename L::T* b, int64_t stride, Range k
   const int64_t width = v_stride(t.pool->v_dim);
   const auto add = [&](int64_t row, int64_t rows, int64_t from, int64_t to) {
     if (from >= to) return;
-    product<L>({w.scratch.scores + row * kKeySegment + from, kKeySegment, b + (from - keys.from) * stride, stride, state.out + row * width, width,
-                to - from, false},
+    product<L>({w.scratch.scores + row * kKeySegment + from, kKeySegment, b + (from - keys.from) * stride, stride, state.out + row * width,
+                width, to - from, false},
                rows, width);
   };
   for (int64_t r0 = 0; r0 < t.rows; r0 += kRowBlock) {

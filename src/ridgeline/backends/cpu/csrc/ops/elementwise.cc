@@ -1,7 +1,7 @@
 #include "ops/elementwise.h"
 
 #include "ops/vec_portable.h"
-//
+// The lanes come first: the next headers compute on them.
 #include "ops/elementwise_impl.h"
 #include "ops/kernel_tables.h"
 

@@ -10,29 +10,33 @@ namespace {
 
 constexpr int64_t kLanes = Vec::kLanes;
 
-// f(position, lanes) for every vector of [0, n); the last one may be short.
-template <typename F>
-inline void for_vectors(int64_t n, F f) {
-  for (int64_t i = 0; i < n; i += kLanes) f(i, n - i);
-}
-
 template <typename F>
 inline void map1(const float* x, float* out, int64_t n, F f) {
-  for_vectors(n, [&](int64_t i, int64_t left) { Vec::store_n(out + i, f(Vec::load_n(x + i, left)), left); });
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) Vec::store(out + i, f(Vec::load(x + i)));
+  if (i < n) Vec::store_n(out + i, f(Vec::load_n(x + i, n - i)), n - i);
 }
 
 template <typename F>
 inline void map2(const float* a, const float* b, float* out, int64_t n, F f) {
-  for_vectors(n, [&](int64_t i, int64_t left) { Vec::store_n(out + i, f(Vec::load_n(a + i, left), Vec::load_n(b + i, left)), left); });
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) Vec::store(out + i, f(Vec::load(a + i), Vec::load(b + i)));
+  if (i < n) Vec::store_n(out + i, f(Vec::load_n(a + i, n - i), Vec::load_n(b + i, n - i)), n - i);
 }
 
 void normalize(const float* x, const float* weight, float* out, int64_t n, float eps) {
   Reg sums[4] = {Vec::zero(), Vec::zero(), Vec::zero(), Vec::zero()};
-  for_vectors(n, [&](int64_t i, int64_t left) {
-    const Reg v = Vec::load_n(x + i, left);
-    Reg& sum = sums[(i / kLanes) & 3];
-    sum = Vec::fma(v, v, sum);
-  });
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    for (int j = 0; j < 4; ++j) {
+      const Reg v = Vec::load(x + i + j * kLanes);
+      sums[j] = Vec::fma(v, v, sums[j]);
+    }
+  }
+  for (int j = 0; i < n; i += kLanes, ++j) {
+    const Reg v = Vec::load_n(x + i, n - i);
+    sums[j] = Vec::fma(v, v, sums[j]);
+  }
   const float total = Vec::sum(Vec::add(Vec::add(sums[0], sums[2]), Vec::add(sums[1], sums[3])));
   const Reg inverse = constant(1.0f / __builtin_sqrtf(total / static_cast<float>(n) + eps));
   map2(x, weight, out, n, [&](Reg v, Reg w) { return Vec::mul(Vec::mul(v, inverse), w); });
@@ -97,16 +101,19 @@ void softcap(const float* x, float cap, float* out, int64_t n) {
 }
 
 void rope(const float* x, const float* cosine, const float* sine, float* out, int64_t head_dim, int64_t r) {
-  for_vectors(r, [&](int64_t i, int64_t left) {
+  for (int64_t i = 0; i < r; i += kLanes) {
+    const int64_t left = r - i;
     const Reg c = Vec::load_n(cosine + i, left), s = Vec::load_n(sine + i, left);
     const Reg low = Vec::load_n(x + i, left), high = Vec::load_n(x + r + i, left);
     Vec::store_n(out + i, Vec::fnma(high, s, Vec::mul(low, c)), left);
     Vec::store_n(out + r + i, Vec::fma(low, s, Vec::mul(high, c)), left);
-  });
+  }
   if (out != x) map1(x + 2 * r, out + 2 * r, head_dim - 2 * r, [](Reg v) { return v; });
 }
 
-ElementwiseKernels make_elementwise(const char* name) { return {normalize, add_norm, add, mul, scale, activation, gated, softcap, rope, name}; }
+ElementwiseKernels make_elementwise(const char* name) {
+  return {normalize, add_norm, add, mul, scale, activation, gated, softcap, rope, name};
+}
 
 }  // namespace
 }  // namespace ridgeline

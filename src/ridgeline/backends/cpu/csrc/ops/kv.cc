@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "ops/vec_portable.h"
-//
+// The lanes come first: the next headers compute on them.
 #include "ops/kernel_tables.h"
 #include "ops/kv_impl.h"
 

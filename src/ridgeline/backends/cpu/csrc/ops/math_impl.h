@@ -20,7 +20,8 @@ inline Reg polynomial(Reg x, const float (&coefficients)[N]) {
 
 // 0 below -87.33 (where floats become denormal), infinite from 88.38 on.
 inline Reg exp_lanes(Reg x) {
-  static constexpr float kTerms[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+  static constexpr float kTerms[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                                     4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
   const Reg low = constant(-87.33f);
   const Vec::Mask tiny = Vec::less(x, low);
   const Reg y = Vec::max(low, Vec::min(constant(89.0f), x));
@@ -46,9 +47,10 @@ inline Reg times_sigmoid(Reg x, Reg y) { return Vec::div(x, Vec::add(constant(1.
 inline Reg erfc_lanes(Reg x) {
   static constexpr float kNear[] = {7.853861353153693e-5f, -8.010193625184903e-4f, 5.188327685732524e-3f, -2.685381193529856e-2f,
                                     1.128358514861418e-1f, -3.761262582423300e-1f, 1.128379165726710e+0f};
-  static constexpr float kMiddle[] = {2.326819970068386e-2f,  -1.387039388740657e-1f, 3.687424674597105e-1f, -5.824733027278666e-1f, 6.210004621745983e-1f,
-                                      -4.944515323274145e-1f, 3.404879937665872e-1f,  -2.741127028184656e-1f, 5.638259427386472e-1f};
-  static constexpr float kFar[] = {-1.047766399936249e+1f, 1.297719955372516e+1f,  -7.495518717768503e+0f, 2.921019019210786e+0f,
+  static constexpr float kMiddle[] = {2.326819970068386e-2f,  -1.387039388740657e-1f, 3.687424674597105e-1f,
+                                      -5.824733027278666e-1f, 6.210004621745983e-1f,  -4.944515323274145e-1f,
+                                      3.404879937665872e-1f,  -2.741127028184656e-1f, 5.638259427386472e-1f};
+  static constexpr float kFar[] = {-1.047766399936249e+1f, 1.297719955372516e+1f, -7.495518717768503e+0f, 2.921019019210786e+0f,
                                    -1.015265279202700e+0f, 4.218463358204948e-1f, -2.820767439740514e-1f, 5.641895067754075e-1f};
   // Beyond 14 the tail is 0 in floats; the bound keeps the square finite.
   const Reg one = constant(1.0f), size = Vec::min(constant(14.0f), Vec::abs(x)), square = Vec::mul(size, size);

@@ -60,9 +60,7 @@ struct Vec {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
   }
   static Mask less(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-  static Mask lanes(int64_t first, int64_t last) {
-    return static_cast<Mask>(below(last < 0 ? 0 : last) & ~below(first < 0 ? 0 : first));
-  }
+  static Mask lanes(int64_t first, int64_t last) { return static_cast<Mask>(below(last < 0 ? 0 : last) & ~below(first < 0 ? 0 : first)); }
   static Reg select(Mask m, Reg yes, Reg no) { return _mm512_mask_blend_ps(m, no, yes); }
   static float sum(Reg a) {
     const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
