@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tests.cli.tiny_gguf import END_ID, metadata
 
 from ridgeline.backends.base import LoadPlan
 from ridgeline.engine.loader import LoadedModel
@@ -18,15 +20,14 @@ from ridgeline.graph.step import Step
 from ridgeline.options import Plan
 from ridgeline.sampling.plan import Sampled, SamplePlan
 from ridgeline.sampling.transforms import sample_rows
-from ridgeline.text.matcher import TokenMatcher
+from ridgeline.text.from_gguf import tokenizer_from_gguf
 from ridgeline.text.stream import TextStream
 from ridgeline.text.tokenizer import Tokenizer
-from ridgeline.text.vocabulary import Kind, Vocabulary, byte_to_char
 from ridgeline.types import SamplingParams
 
 LogitsOf = Callable[[list[int]], npt.NDArray[np.float32]]
 VOCAB = 260
-EOS = 257
+EOS = END_ID
 
 
 def hashed_logits(vocab: int = VOCAB) -> LogitsOf:
@@ -103,14 +104,10 @@ class FakeProgram:
         return sample_rows(self._rows, plan)
 
 
+@cache
 def byte_tokenizer() -> Tokenizer:
-    """Ids 0..255 are the bytes, 256 is BOS, 257 EOS, the rest has no text."""
-    spell = byte_to_char()
-    texts = [spell[i] for i in range(256)] + ["<bos>", "<eos>"]
-    kinds = bytes([Kind.NORMAL] * 256 + [Kind.CONTROL] * 2 + [Kind.MISSING] * (VOCAB - 258))
-    vocabulary = Vocabulary(VOCAB, lambda i: texts[i] if i < len(texts) else None, kinds, "bytes")
-    encoder: Any = None
-    return Tokenizer(vocabulary, encoder, TokenMatcher({"<bos>": 256, "<eos>": EOS}), 256, frozenset({EOS}))
+    """Ids 0..255 are the bytes, 256..258 control tokens, 259 is "ab"."""
+    return tokenizer_from_gguf(metadata())
 
 
 def byte_text(params: SamplingParams) -> TextStream:
