@@ -139,9 +139,9 @@ def run(asked: MicroOptions, say: Say = lambda line: None) -> MicroReport:
     """Load, probe, measure. `say` gets a line when something slow begins. Raises `UserError` for what cannot be loaded or run."""
     binary = None if asked.against is None else find_binary(asked.against)
     load = os.getloadavg()[0]
+    bench = _Bench(asked, open_model(asked.options))
     if _busy(load):
         say(_BUSY.format(load=load, cpus=os.cpu_count()))
-    bench = _Bench(asked, open_model(asked.options))
     say(f"measuring this machine's ceilings ({FULL_SECONDS:.0f} s)")
     machine = probe(bench.plan.threads, bench.isa, FULL_SECONDS)
     kinds: tuple[Kind, Kind] = ("prompt", "gen")
