@@ -102,6 +102,25 @@ def test_priority_is_served_first() -> None:
     h.verify()
 
 
+def test_waiting_outweighs_priority_after_aging_s() -> None:
+    """One slot, urgent requests arriving faster than they are served: the other is passed only by those of its first 30 seconds."""
+    h = Harness(
+        budget=Budget(64, 1, itl_slack=None), seconds=lambda step: 1.0, config=SchedulerConfig(policy="priority", aging_s=30.0)
+    )  # fmt: skip
+    h.submit([5, 6], 3)
+    h.step()
+    patient = h.submit([7, 8, 9], 3, priority=1)
+    while (patient.id, 0) not in h.finished:
+        if h.state.steps % 2 == 0:
+            h.submit([5, 6, h.state.steps], 3, priority=0)
+        h.step()
+        assert h.state.steps < 400
+    before = [r for r, _ in h.finished if h.requests[r].priority == 0]
+    assert all(h.requests[r].arrival <= patient.arrival + 30.0 for r in before) and len(before) > 10
+    h.run()
+    h.verify()
+
+
 def test_lpm_over_ten_thousand_steps_overtakes_a_bounded_number_of_times() -> None:
     load = Load(harness("lpm", max_overtakes=8), 3, priorities=False)
     load.run(10_000)

@@ -25,7 +25,7 @@ def decide(state: SchedulerState, budget: Budget, predict: Predict | None = None
     record.chunk_limit = draft.chunk_left
     preempted = len(record.preempted)
     _advance(state, draft)
-    if len(record.preempted) == preempted or not state.running:
+    if len(record.preempted) == preempted:
         admit(state, draft)
     record.waiting, record.running = len(state.waiting), len(state.running)
     step = draft.build()
