@@ -93,5 +93,7 @@ def random_row(rng: np.random.Generator, row: int, vocab: int) -> SampleRow:
         given["allowed"] = rng.integers(0, 2**32, words, np.uint32) & rng.integers(0, 2**32, words, np.uint32)
     if sometimes(0.5):
         given["logprobs"] = int(rng.choice([0, 1, 5, 20, vocab + 5]))
+    if sometimes(0.15):
+        given["given"] = int(rng.integers(-2, vocab + 2))
     seed, choice, position = int(rng.integers(-(2**63), 2**63 - 1)), int(rng.integers(0, 5)), int(rng.integers(0, 10000))
     return SampleRow(row, seed=seed, choice=choice, position=position, **given)

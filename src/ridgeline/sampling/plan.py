@@ -17,6 +17,7 @@ class SampleRow:
     prompt_ids / output_ids: ids seen so far, int32, for the penalties (repetition counts both, presence and frequency the output only).
     allowed: uint32 bit mask [ceil(vocab / 32)], bit i of word i // 32 set = id allowed (grammar), or None.
     logprobs: how many alternatives to report beside the drawn token; None reports nothing.
+    given: nothing is drawn or transformed, the row "draws" this id: log-probabilities of known tokens (prompts, drafts).
     """
 
     row: int
@@ -36,6 +37,7 @@ class SampleRow:
     bias_values: npt.NDArray[np.float32] | None = None
     allowed: npt.NDArray[np.uint32] | None = None
     logprobs: int | None = None
+    given: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,16 @@ def sample_rows(logits: F32, plan: SamplePlan) -> Sampled:
         raw = np.ascontiguousarray(logits[row.row, :vocab], np.float32)
         if not bool((raw <= _MAX).all()):
             continue
-        token = draw(adjusted(raw, row), row)
+        token = draw(adjusted(raw, row), row) if row.given is None else _known(raw, row.given)
         tokens[i], failed[i] = token, token < 0
         if row.logprobs is not None and token >= 0:
             logprobs[i], top[i] = _logprobs(raw, token, row.logprobs)
     return Sampled(tokens, failed, logprobs, tuple(top))
+
+
+def _known(raw: F32, given: int) -> int:
+    """The given id, -1 when it is outside the vocabulary or no id has any probability."""
+    return given if 0 <= given < len(raw) and float(raw.max()) > -np.inf else -1
 
 
 def adjusted(raw: F32, row: SampleRow) -> F32:

@@ -118,6 +118,10 @@ SampleRequest request_of(nb::handle row, std::vector<nb::object>& keep) {
   take("allowed", r.allowed, r.allowed_words, Words());
   if (values != r.bias_count) throw std::invalid_argument("bias_ids and bias_values differ in length");
   r.logprobs = row.attr("logprobs").is_none() ? -1 : nb::cast<int32_t>(row.attr("logprobs"));
+  if (!row.attr("given").is_none()) {
+    const int64_t given = nb::cast<int64_t>(row.attr("given"));
+    r.given = given < 0 ? std::numeric_limits<int64_t>::max() : given;
+  }
   return r;
 }
 

@@ -99,8 +99,12 @@ void apply_adjustments(Row& row, int64_t vocab) {
 void plan_row(Row& row, int64_t vocab) {
   const SampleRequest& q = *row.request;
   row.mode = Mode::kDone;
-  if (row.best < 0 || row.high == kLowest) {
+  if (row.best < 0 || row.high == kLowest || q.given >= vocab) {
     row.failed = true;
+    return;
+  }
+  if (q.given >= 0) {
+    row.best = int32_t(q.given);
     return;
   }
   if (q.temperature < kGreedyBelow || q.top_k == 1) return;
@@ -328,7 +332,7 @@ void sample(ThreadPool& pool, const float* logits, int64_t rows, int64_t stride,
     Row& row = work[i];
     if (row.failed) return;
     merge_scan(row, &pieces[i * per_row], per_row);
-    if (!row.failed && is_adjusted(*row.request)) apply_adjustments(row, vocab);
+    if (!row.failed && row.request->given < 0 && is_adjusted(*row.request)) apply_adjustments(row, vocab);
     if (!row.failed) plan_row(row, vocab);
   });
   bool measured = false, walked = false;

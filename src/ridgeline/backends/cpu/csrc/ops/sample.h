@@ -31,6 +31,7 @@ struct SampleRequest {
   const uint32_t* allowed = nullptr;  // bit i of word i / 32; ids past the last word are not allowed
   int64_t allowed_words = 0;
   int32_t logprobs = -1;  // SampleRow.logprobs, -1 for None
+  int64_t given = -1;     // SampleRow.given, -1 for None; an id outside the vocabulary fails
 };
 
 // Sampled, one row. top_ids and top_values are the caller's, `logprobs` long each (may be null when logprobs <= 0).

@@ -11,27 +11,36 @@ namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-void count_ids(const int32_t* ids, int64_t n, int64_t vocab, int32_t* counts) {
-  for (int64_t i = 0; i < n; i++) {
-    if (ids[i] >= 0 && ids[i] < vocab) counts[ids[i]]++;
-  }
-}
-
+// Each distinct id of the request once, whatever the vocabulary: a table of counts that is all zero between calls.
 void penalize(const SampleRequest& q, int64_t vocab, float* l) {
-  std::vector<int32_t> output(vocab, 0);
-  count_ids(q.output_ids, q.output_count, vocab, output.data());
-  if (q.repetition_penalty != 1.0) {
-    std::vector<int32_t> prompt(vocab, 0);
-    count_ids(q.prompt_ids, q.prompt_count, vocab, prompt.data());
-    float factor = std::max(float(q.repetition_penalty), FLT_MIN);
-    for (int64_t i = 0; i < vocab; i++) {
-      if (prompt[i] | output[i]) l[i] = std::min(l[i] > 0 ? l[i] / factor : l[i] * factor, FLT_MAX);
-    }
+  thread_local std::vector<int32_t> counts;
+  if (int64_t(counts.size()) < vocab) counts.resize(vocab, 0);
+  auto inside = [vocab](int32_t id) { return id >= 0 && id < vocab; };
+  for (int64_t i = 0; i < q.output_count; i++) {
+    if (inside(q.output_ids[i])) counts[q.output_ids[i]]++;
   }
-  if (q.frequency_penalty == 0.0 && q.presence_penalty == 0.0) return;
+  float factor = std::max(float(q.repetition_penalty), FLT_MIN);
   float frequency = float(q.frequency_penalty), presence = float(q.presence_penalty);
-  for (int64_t i = 0; i < vocab; i++) {
-    if (output[i] > 0) l[i] = std::min((l[i] - frequency * float(output[i])) - presence, FLT_MAX);
+  bool repetition = q.repetition_penalty != 1.0, output_only = q.frequency_penalty != 0.0 || q.presence_penalty != 0.0;
+  auto repeat = [&](int32_t id) { l[id] = std::min(l[id] > 0 ? l[id] / factor : l[id] * factor, FLT_MAX); };
+  for (int64_t i = 0; i < q.output_count; i++) {
+    int32_t id = q.output_ids[i];
+    if (!inside(id) || counts[id] <= 0) continue;
+    if (repetition) repeat(id);
+    if (output_only) l[id] = std::min((l[id] - frequency * float(counts[id])) - presence, FLT_MAX);
+    counts[id] = -1;  // done
+  }
+  for (int64_t i = 0; repetition && i < q.prompt_count; i++) {
+    int32_t id = q.prompt_ids[i];
+    if (!inside(id) || counts[id] != 0) continue;
+    repeat(id);
+    counts[id] = -1;
+  }
+  for (int64_t i = 0; i < q.output_count; i++) {
+    if (inside(q.output_ids[i])) counts[q.output_ids[i]] = 0;
+  }
+  for (int64_t i = 0; repetition && i < q.prompt_count; i++) {
+    if (inside(q.prompt_ids[i])) counts[q.prompt_ids[i]] = 0;
   }
 }
 
