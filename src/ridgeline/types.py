@@ -12,6 +12,8 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 KvDtype = Literal["f32", "bf16", "f16"]
 KV_DTYPE_BYTES: dict[str, int] = {"f32": 4, "bf16": 2, "f16": 2}
 Isa = Literal["portable", "avx2", "avx512"]
+MissReason = Literal["complete", "never_seen", "evicted", "salted", "too_short", "ineligible"]
+MAX_STOPS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,9 @@ class SamplingParams:
     """How to continue a prompt. Names and defaults are those of vLLM and OpenAI.
 
     temperature 0 is greedy; top_k 0 or -1 is off; seed None draws one at admission; stop strings are matched on text.
+    repetition_penalty counts prompt and output, presence and frequency the output only. bad_words are never completed, however they are
+    spelled in tokens; allowed_token_ids, where given, are all that may be drawn. logprobs and prompt_logprobs: the raw log-softmax of the
+    token and of so many alternatives, whatever the other settings.
     Raises `UserError` naming the field, the value and the limit.
     """
 
@@ -37,17 +42,23 @@ class SamplingParams:
     ignore_eos: bool = False
     min_tokens: int = 0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        elif not isinstance(self.stop, tuple):
-            object.__setattr__(self, "stop", tuple(self.stop or ()))
-        if not isinstance(self.stop_token_ids, tuple):
-            object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        for name in ("stop", "bad_words"):
+            if isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, (getattr(self, name),))
+        for name in ("stop", "bad_words", "stop_token_ids"):
+            if not isinstance(getattr(self, name), tuple):
+                object.__setattr__(self, name, tuple(getattr(self, name) or ()))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids))
         if isinstance(self.logit_bias, dict):
             object.__setattr__(self, "logit_bias", tuple(self.logit_bias.items()))
         self._check()
@@ -75,15 +86,30 @@ class SamplingParams:
         whole("n", 1, 1024)
         whole("top_k", -1, 2**31 - 1)
         whole("min_tokens", 0, 2**31 - 1)
-        for name, low, high in (("max_tokens", 1, 2**31 - 1), ("seed", -(2**63), 2**64 - 1), ("logprobs", 0, 2**31 - 1)):
+        most = 2**31 - 1
+        optional = (("max_tokens", 1, most), ("seed", -(2**63), 2**64 - 1), ("logprobs", 0, most), ("prompt_logprobs", 0, most))
+        for name, low, high in optional:
             if getattr(self, name) is not None:
                 whole(name, low, high)
-        if any(not isinstance(s, str) or s == "" for s in self.stop):
-            raise UserError("stop holds an empty string, which would match at once", field="stop", value="", remedy="leave it out")
+        self._check_texts()
+        if self.allowed_token_ids == ():
+            raise UserError("allowed_token_ids is empty, so nothing could be drawn", field="allowed_token_ids", value=(), limit=1)
         for token, value in self.logit_bias:
             if isinstance(token, bool) or not isinstance(token, int) or token < 0 or not -100 <= value <= 100:
                 text = f"logit_bias {token}: {value}, needs a token id and a value from -100 to 100"
                 raise UserError(text, field="logit_bias", value=token)
+
+    def _check_texts(self) -> None:
+        for name in ("stop", "bad_words"):
+            texts = getattr(self, name)
+            if any(not isinstance(s, str) or s == "" for s in texts):
+                raise UserError(f"{name} holds an empty string, which would match at once", field=name, value="", remedy="leave it out")
+            if len(texts) > MAX_STOPS:
+                text = f"{name} holds {len(texts)} strings, at most {MAX_STOPS}"
+                raise UserError(text, field=name, value=len(texts), limit=MAX_STOPS)
+        if self.stop and not self.detokenize:
+            text = "stop strings are matched on text, detokenize is off"
+            raise UserError(text, field="stop", value=self.stop, remedy="switch detokenize on or use stop_token_ids")
 
 
 @dataclass(slots=True)
@@ -99,12 +125,52 @@ class CompletionOutput:
     logprobs: list[dict[int, float]] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """What the prefix cache did for one request, and why no more. Counted once, at first admission.
+
+    tokens: reused; matched: compared equal to something seen, evicted or not; divergent: the first token that nothing seen continues
+    with (None when all matched); evicted_at: when the first block that would have helped was lost; unit: smallest reusable unit.
+    """
+
+    prompt: int
+    tokens: int
+    matched: int
+    reason: MissReason
+    divergent: int | None = None
+    evicted_at: float | None = None
+    unit: int = 1
+
+
+@dataclass(slots=True)
+class RequestTimes:
+    """When it happened, in seconds of one monotonic clock; 0.0: not yet.
+
+    arrival; admitted (left the queue first); first_token and last_token of any choice; finished. preemptions: of all choices together.
+    """
+
+    arrival: float = 0.0
+    admitted: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    finished: float = 0.0
+    preemptions: int = 0
+
+
 @dataclass(slots=True)
 class RequestOutput:
-    """What became of one prompt: its ids and `n` continuations."""
+    """What became of one prompt: its ids and `n` continuations. Whole, or (from a stream) only what is new since the last one.
+
+    prompt_logprobs: one entry per prompt token, None for the first, which nothing predicts; cache: why a prefix was not reused;
+    num_cached_tokens: prompt tokens that were. Both are None until the request has left the queue.
+    """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = False
+    prompt_logprobs: list[dict[int, float] | None] | None = None
+    num_cached_tokens: int | None = None
+    cache: CacheReport | None = None
+    times: RequestTimes = field(default_factory=RequestTimes)

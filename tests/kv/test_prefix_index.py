@@ -15,8 +15,9 @@ import ridgeline.kv
 import ridgeline.scheduler
 from ridgeline.graph.step import Int32Array
 from ridgeline.kv.hashblocks import HashIndex, blake2
-from ridgeline.kv.index import ABSENT, CacheReport, Path, namespace, usable
+from ridgeline.kv.index import ABSENT, Path, namespace, usable
 from ridgeline.kv.manager import CachePolicy, Hit, KvCache
+from ridgeline.types import CacheReport
 
 POLICIES: list[CachePolicy] = ["radix", "hash"]
 Tokens = list[int]

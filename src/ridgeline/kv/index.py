@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from ridgeline.graph.step import Int32Array
 from ridgeline.kv.layout import first_needed
+from ridgeline.types import CacheReport, MissReason
 
-MissReason = Literal["complete", "never_seen", "evicted", "salted", "too_short", "ineligible"]
 ABSENT = -1  # the block id of a position whose block is gone (evicted, or behind a window)
 
 
@@ -34,23 +34,6 @@ class Path:
     blocks: tuple[list[int], ...]
     gone_at: list[float | None]
     known_space: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CacheReport:
-    """What the prefix cache did for one request, and why no more. Counted once, at first admission.
-
-    tokens: reused; matched: compared equal to something seen, evicted or not; divergent: the first token that nothing seen continues
-    with (None when all matched); evicted_at: when the first block that would have helped was lost; unit: smallest reusable unit.
-    """
-
-    prompt: int
-    tokens: int
-    matched: int
-    reason: MissReason
-    divergent: int | None = None
-    evicted_at: float | None = None
-    unit: int = 1
 
 
 class Cursor(Protocol):

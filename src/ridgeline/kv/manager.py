@@ -17,9 +17,10 @@ from ridgeline.errors import InternalError, UserError
 from ridgeline.graph.step import BlockCopy, Int32Array
 from ridgeline.kv.blocks import BlockPool
 from ridgeline.kv.hashblocks import HashIndex
-from ridgeline.kv.index import ABSENT, CacheReport, Path, PrefixIndex, explain, usable
+from ridgeline.kv.index import ABSENT, Path, PrefixIndex, explain, usable
 from ridgeline.kv.layout import first_needed, peak_blocks
 from ridgeline.kv.radix import RadixIndex
+from ridgeline.types import CacheReport
 
 CachePolicy = Literal["radix", "hash", "off"]
 

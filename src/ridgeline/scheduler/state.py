@@ -14,10 +14,9 @@ import numpy as np
 
 from ridgeline.errors import ContextLengthError, UserError
 from ridgeline.graph.step import Int32Array, Step
-from ridgeline.kv.index import CacheReport
 from ridgeline.kv.manager import KvCache, Table
 from ridgeline.scheduler.budget import StepTimes
-from ridgeline.types import FinishReason
+from ridgeline.types import CacheReport, FinishReason
 
 Policy = Literal["fcfs", "priority", "lpm"]
 Status = Literal["waiting", "running", "ended"]
