@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ridgeline.backends.base import LoadPlan
-from ridgeline.backends.cpu.native import _native
 from ridgeline.backends.cpu.lower import Lowering, Progress, lower
+from ridgeline.backends.cpu.native import _native
 from ridgeline.backends.table import KernelChoice, why_kernel
 from ridgeline.errors import InternalError, UserError
 from ridgeline.formats.tensors import Tensors
