@@ -1,5 +1,6 @@
 // Running a Linear or a group of them: the pairs of row tiles of all members form one list, cut into chunks for the workers.
 #include <algorithm>
+#include <atomic>
 
 #include "program_impl.h"
 
@@ -13,6 +14,37 @@ constexpr int64_t kRows = 2 * kRowTile;  // row tiles are packed in pairs: a chu
 
 int64_t tiles_of(const Weight& w) { return (w.matrix.rows + kRows - 1) / kRows; }
 
+// Deals out chunks so that each worker walks one contiguous run of the weights, then helps with the others': dealt by turns,
+// workers would prefetch each other's chunks and read memory more slowly.
+class Runs {
+ public:
+  Runs(int64_t chunks, int workers) : count_(std::min(workers, kMost)) {
+    for (int i = 0; i < count_; ++i) run_[i].range.store(pack(chunks * i / count_, chunks * (i + 1) / count_), std::memory_order_relaxed);
+  }
+
+  // A chunk that nobody else gets. To be called as often as there are chunks.
+  int64_t take(int worker) {
+    for (int i = 0;; ++i) {
+      std::atomic<uint64_t>& range = run_[(worker + i) % count_].range;
+      uint64_t seen = range.load(std::memory_order_relaxed);
+      for (;;) {
+        const int64_t first = static_cast<int64_t>(seen >> 32), last = static_cast<int64_t>(seen & 0xffffffffu);
+        if (first == last) break;
+        if (range.compare_exchange_weak(seen, pack(first + 1, last), std::memory_order_relaxed)) return first;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kMost = 64;  // more workers than this share runs
+  static uint64_t pack(int64_t first, int64_t last) { return static_cast<uint64_t>(first) << 32 | static_cast<uint64_t>(last); }
+  struct alignas(64) Run {
+    std::atomic<uint64_t> range;
+  };
+  int count_;
+  Run run_[kMost];
+};
+
 }  // namespace
 
 void Program::Impl::run_linear(const Instruction& instruction) {
@@ -25,7 +57,9 @@ void Program::Impl::run_linear(const Instruction& instruction) {
   }
   const int64_t useful = std::max<int64_t>(1, bytes * std::min<int64_t>(count, 16) / kChunkBytes);
   const int64_t chunks = std::min({tiles, useful, pool.size() * kChunksPerWorker});
-  pool.parallel(chunks, [&](int64_t chunk, int) {
+  Runs runs(chunks, pool.size());
+  pool.parallel(chunks, [&](int64_t, int worker) {
+    const int64_t chunk = runs.take(worker);
     int64_t begin = tiles * chunk / chunks, end = tiles * (chunk + 1) / chunks;
     for (const LinearMember& m : instruction.members) {
       const Weight& w = weights[m.weight];
