@@ -213,3 +213,31 @@ def bench_micro(
         backend="cpu", isa=isa,
     )  # fmt: skip
     micro(options, prompt=prompt, gen=gen, repeat=repeat, ops=ops, against=against, as_json=json)
+
+
+@bench.command("accuracy")
+def bench_accuracy(
+    model: args.Model,
+    text: Annotated[str | None, typer.Option(metavar="FILE", help="UTF-8 text to walk. Default: this program's own sources.")] = None,
+    positions: Annotated[int, typer.Option(parser=args.count("--positions"), metavar="N", help="Positions compared.")] = 2000,
+    window: Annotated[int, typer.Option(parser=args.count("--window"), metavar="N", help="Tokens per fresh context.")] = 2048,
+    json: args.Json = False,
+    threads: args.Threads = None,
+    block_size: args.BlockSize = 16,
+    isa: args.Isa = "auto",
+) -> None:
+    """How far the CPU backend's next-token distributions lie from the reference's: KL divergence, top-1, perplexity, per KV dtype.
+
+    \b
+    Examples:
+      ridgeline bench accuracy smollm2
+      ridgeline bench accuracy gemma3-270m --text /usr/share/common-licenses/GPL-3 --positions 2k --json
+    """
+    from pathlib import Path
+
+    from ridgeline.cli.bench import accuracy
+
+    options = args.load_options(
+        model, max_model_len=max(1, window), threads=threads, kv_cache_dtype="auto", block_size=block_size, backend="cpu", isa=isa
+    )
+    accuracy(options, text=None if text is None else Path(text), positions=positions, window=window, as_json=json)

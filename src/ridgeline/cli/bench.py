@@ -1,7 +1,10 @@
-"""`ridgeline bench micro`: hands the options to `bench/micro` and shows its report."""
+"""`ridgeline bench ...`: hands the options to `bench/` and shows its reports."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import ridgeline.bench.accuracy as accuracies
 from ridgeline.bench.micro import MicroOptions, render, run
 from ridgeline.cli.output import note, print_json
 from ridgeline.options import Options
@@ -14,3 +17,12 @@ def micro(options: Options, *, prompt: int, gen: int, repeat: int, ops: bool, ag
         print_json(report.as_json())
     else:
         print(render(report))
+
+
+def accuracy(options: Options, *, text: Path | None, positions: int, window: int, as_json: bool) -> None:
+    """Raises `UserError` for a model or a text that cannot be used. What takes long is said on stderr."""
+    report = accuracies.run(accuracies.AccuracyOptions(options, text, positions, window), note)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        print(accuracies.render(report))
