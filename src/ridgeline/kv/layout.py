@@ -38,15 +38,17 @@ KV_FORMATS: dict[str, KvFormat] = {
 }
 
 
-def kv_format(dtype: str) -> KvFormat:
-    """The format of a KV dtype. Raises `UserError` naming what exists."""
+def kv_format(dtype: str | KvFormat) -> KvFormat:
+    """The format of a KV dtype. Raises `UserError` naming what exists. A format that only a planner knows is passed as itself."""
+    if isinstance(dtype, KvFormat):
+        return dtype
     found = KV_FORMATS.get(dtype)
     if found is None:
         raise UserError(f"KV dtype {dtype!r} is not known", field="kv_dtype", value=dtype, limit=tuple(KV_FORMATS))
     return found
 
 
-def token_bytes(cache: Paged, dtype: str) -> int:
+def token_bytes(cache: Paged, dtype: str | KvFormat) -> int:
     """Bytes that one token adds to one layer's cache. A latent cache (`v_aliases_k`) stores its row once."""
     form = kv_format(dtype)
     values = 0 if cache.v_aliases_k else form.row_bytes(cache.v_dim)

@@ -1,0 +1,239 @@
+"""A model on devices: what fits, how long a step takes, how fast tokens come. Demand and ceilings in, seconds and bytes out.
+
+A step takes max(weights' bytes, linear FLOPs) + max(KV bytes, attention FLOPs), each over its ceiling, plus messages and overhead: the
+scaling-book's bound. `ideal` is the lecture's arithmetic: every parameter read once, efficiency one, nothing else. Measures nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ridgeline.graph.liveness import assign_buffers
+from ridgeline.graph.step import Span
+from ridgeline.kv.layout import KvFormat
+from ridgeline.planner.demand import Demand, ModelDemand, chunks
+from ridgeline.planner.facts import BLOCK_SIZE, ModelFacts, Parts
+from ridgeline.planner.hardware import Provenance
+from ridgeline.planner.parallel import Layout
+
+CHUNK = 2048  # prompt tokens a step, as servers have it by default
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """What of the ceilings a real engine gets. memory and math: shares of bandwidth and peak; op_s: seconds of every op whatever it does;
+    message_s: latency of a collective. Defaults: 0.8 and 3 us as aiconfigurator has them, 0.5 near the 45% that a Mistral prompt got."""
+
+    memory: float = 0.8
+    math: float = 0.5
+    op_s: float = 3e-6
+    message_s: float = 10e-6
+    provenance: Provenance = "assumed"
+
+
+PERFECT = Efficiency(1.0, 1.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """One device: bytes, bytes/s, FLOP/s of linear layers and of attention, link bytes/s one way (None: no link known)."""
+
+    name: str
+    memory_bytes: float
+    bytes_per_s: float
+    linear_flops_per_s: float
+    attention_flops_per_s: float
+    link_bytes_per_s: float | None = None
+    provenance: Provenance = "assumed"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on all devices of one replica together; `capacity` is theirs."""
+
+    weights: float
+    kv: float
+    activations: float
+    overhead: float
+    capacity: float
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.kv + self.activations + self.overhead
+
+    @property
+    def fits(self) -> bool:
+        return self.total <= self.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of one step, by what they are spent on. Each pair is (memory, math): the greater of the two counts."""
+
+    linear: tuple[float, float]
+    attention: tuple[float, float]
+    messages_s: float
+    overhead_s: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.linear) + max(self.attention) + self.messages_s + self.overhead_s
+
+    @property
+    def bound(self) -> str:
+        """What most of the time waits for: memory, compute, messages or overhead."""
+        spent = {"memory": 0.0, "compute": 0.0, "messages": self.messages_s, "overhead": self.overhead_s}
+        for memory, math in (self.linear, self.attention):
+            spent["memory" if memory >= math else "compute"] += max(memory, math)
+        return max(spent, key=lambda k: spent[k])
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A model with weights of `weights` bytes on one replica of `layout`. overhead_bytes: per device, for what is neither weights, KV nor
+    activations. reserve: of the memory of a device left unused (0.0 to 1.0)."""
+
+    facts: ModelFacts
+    weights: Parts
+    kv: KvFormat
+    ceilings: Ceilings
+    layout: Layout = Layout()  # noqa: RUF009  (frozen)
+    efficiency: Efficiency = Efficiency()  # noqa: RUF009
+    ideal: bool = False
+    overhead_bytes: float = 0.0
+    chunk: int = CHUNK
+
+    @cached_property
+    def demand(self) -> ModelDemand:
+        return ModelDemand(self.facts, self.weights, self.kv)
+
+    @property
+    def _devices(self) -> int:
+        return self.layout.tp * self.layout.pp
+
+    # --- memory -----------------------------------------------------------------------------------------------------------------
+
+    def sequence_bytes(self, context: int) -> int:
+        """KV and states of one sequence; whole blocks unless ideal."""
+        return self.facts.sequence_bytes(context, self.kv, 1 if self.ideal else BLOCK_SIZE)
+
+    def activation_bytes(self, batch: int) -> float:
+        """Peak of one step: live buffers of a full chunk, and float32 logits of every sequence."""
+        if self.ideal:
+            return 0.0
+        rows = max(self.chunk, batch)
+        return rows * self._row_bytes + batch * 4.0 * self.facts.vocab
+
+    @cached_property
+    def _row_bytes(self) -> float:
+        f = self.facts
+        if f.graph is not None:
+            buffers = assign_buffers(f.graph)
+            return 2.0 * sum(w for w, late in zip(buffers.widths, buffers.selected, strict=True) if not late)
+        return 2.0 * (3 * f.dim + 2 * max(f.ffn, f.heads * f.head_dim))
+
+    def memory(self, batch: int, context: int) -> Memory:
+        """Of one replica with `batch` sequences of `context` tokens. KV that cannot be cut further is held by several devices."""
+        copies = self.layout.tp / self.layout.kv_shards(self.facts, batch)
+        return Memory(
+            self.weights.total, batch * self.sequence_bytes(context) * copies, self.activation_bytes(batch),
+            self.overhead_bytes * self._devices, self.ceilings.memory_bytes * self._devices,
+        )  # fmt: skip
+
+    def max_users(self, context: int) -> int:
+        """The most sequences of `context` tokens that fit one replica; 0 when not even one does."""
+        if not self.memory(1, context).fits:
+            return 0
+        low, high = 1, 2
+        while high < 1 << 40 and self.memory(high, context).fits:
+            low, high = high, 2 * high
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.memory(middle, context).fits else (low, middle)
+        return low
+
+    def max_context(self, batch: int) -> int:
+        """The longest context at which `batch` sequences fit, at most what the model was made for; 0 for none."""
+        limit = self.facts.max_context or 1 << 24
+        low, high = 0, limit + 1
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.memory(batch, middle).fits else (low, middle)
+        return low
+
+    # --- time -------------------------------------------------------------------------------------------------------------------
+
+    def step(self, spans: list[Span]) -> StepTime:
+        return self.time(self.demand.step(spans), len(spans))
+
+    def decode(self, batch: int, context: int) -> StepTime:
+        """One token for each of `batch` sequences that hold `context` tokens."""
+        asked = self.demand.decode(batch, context)
+        if self.ideal:
+            asked = replace(asked, weight_bytes=self.weights.total, kv_bytes=float(batch * self.sequence_bytes(context)), write_bytes=0.0)
+            asked = replace(asked, linear_flops=2.0 * batch * self.facts.active_params)
+        return self.time(asked, batch)
+
+    def time(self, asked: Demand, sequences: int) -> StepTime:
+        """A pipeline's stages follow one another: a token passes all layers whatever pp is, each on tp devices."""
+        c, e, tp = self.ceilings, self.efficiency, self.layout.tp
+        shards = self.layout.kv_shards(self.facts, sequences)
+        speed, math = c.bytes_per_s * e.memory, c.linear_flops_per_s * e.math
+        linear = asked.weight_bytes / (speed * tp), asked.linear_flops / (math * tp)
+        attention_math = 0.0 if self.ideal else asked.attention_flops / (c.attention_flops_per_s * e.math * tp)
+        attention = (asked.kv_bytes + asked.write_bytes) / (speed * shards), attention_math
+        ops = 8 * self.facts.layers + 4
+        overhead = 0.0 if self.ideal or not asked.rows else ops * e.op_s
+        return StepTime(linear, attention, 0.0 if self.ideal else self.message_seconds(asked.rows), overhead)
+
+    def message_seconds(self, rows: int) -> float:
+        """All-reduces of tensor parallelism and hand-overs of the pipeline. Without a known link they cost their latency only."""
+        lay, link = self.layout, self.ceilings.link_bytes_per_s
+        sent = lay.message_bytes(self.facts, rows) * lay.pp + (lay.pp - 1) * rows * self.facts.dim * 2
+        latency = (lay.collectives(self.facts) + lay.pp - 1) * self.efficiency.message_s
+        return latency + (sent / link if link else 0.0)
+
+    def ttft(self, prompt: int, cached: int = 0) -> float:
+        """Seconds of computing a prompt alone, of which `cached` tokens are in the cache; queueing not counted."""
+        if self.ideal:
+            return self.ideal_prefill(prompt, cached)
+        rest = max(1, prompt - cached)
+        return sum(self.step([span]).seconds for span in chunks(rest, self.chunk, prompt - rest))
+
+    def ideal_prefill(self, prompt: int, cached: int = 0) -> float:
+        """(2 P T + 4 T S N H L) / peak without causal saving, but no faster than reading the weights once."""
+        new = max(1, prompt - cached)
+        scores = sum(k.flops_per_entry() * new * k.entries(prompt) for k in self.facts.kept)
+        flops = 2.0 * new * self.facts.active_params + scores
+        peak, speed = self.ceilings.linear_flops_per_s * self.layout.tp, self.ceilings.bytes_per_s * self.layout.tp
+        return max(flops / peak, self.weights.total / speed)
+
+    # --- rates ------------------------------------------------------------------------------------------------------------------
+
+    def throughput(self, batch: int, context: int) -> float:
+        """Output tokens/s of one replica that decodes `batch` sequences; pp stages work on as many batches at once."""
+        return batch * self.layout.pp / self.decode(batch, context).seconds
+
+    def asymptote(self, context: int) -> float | None:
+        """Tokens/s that no batch can pass: bandwidth / KV bytes of a sequence. None for a model that keeps nothing per token."""
+        held = self.sequence_bytes(context)
+        return self.ceilings.bytes_per_s * self.efficiency.memory * self.layout.tp / held if held else None
+
+    def ridge_batch(self) -> float:
+        """Sequences above which the linear layers of decode wait for arithmetic: peak x bytes a parameter / (2 x bandwidth)."""
+        c, e = self.ceilings, self.efficiency
+        per_param = self.weights.total / (self.facts.params or 1)
+        sparsity = self.facts.params / self.facts.active_params if self.facts.active_params else 1.0
+        return c.linear_flops_per_s * e.math * per_param * sparsity / (2 * c.bytes_per_s * e.memory)
+
+    def best_batch(self, context: int, itl_s: float | None = None, most: int | None = None) -> int:
+        """The most sequences that fit and keep the inter-token time; 0 when one alone does not. Throughput never falls with the batch."""
+        high = self.max_users(context) if most is None else min(most, self.max_users(context))
+        if itl_s is None or high == 0 or self.decode(high, context).seconds <= itl_s:
+            return high
+        low = 0
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.decode(middle, context).seconds <= itl_s else (low, middle)
+        return low

@@ -1,0 +1,80 @@
+"""Steady state at an arrival rate: how many sequences are in flight, how busy the devices are, what each kind of token costs.
+
+Little's law over a deployment's step times: sequences = rate x output x time per token, and prompts take their share of every second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ridgeline.planner.deployment import Deployment
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Per second `rate` requests over all replicas, each with `prompt` tokens (of which `cached` hit the prefix cache) and `output` more."""
+
+    rate: float
+    prompt: int
+    output: int
+    cached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """Of one replica. in_flight: sequences decoding at once; itl_s: with prompts in between; utilization: share of its greatest rate.
+
+    prefill_s, cached_s, decode_s: device seconds of one request, as `price.split_by_device_time` wants them; max_rate: requests/s that it
+    can carry; stable False: more arrives than can be served, and the queue grows without end (the other numbers are then at max_rate).
+    """
+
+    in_flight: float
+    itl_s: float
+    utilization: float
+    prefill_s: float
+    cached_s: float
+    decode_s: float
+    max_rate: float
+    stable: bool
+
+
+def steady(deployment: Deployment, traffic: Traffic, replicas: int = 1) -> Steady | None:
+    """None when not even one such request fits in memory."""
+    final = traffic.prompt + traffic.output
+    most = deployment.max_users(final)
+    if most == 0:
+        return None
+    rate, middle = traffic.rate / replicas, traffic.prompt + traffic.output // 2
+    whole = deployment.ttft(traffic.prompt, traffic.cached)
+    # What the cached part adds: keys that the new tokens read.
+    fresh = deployment.ttft(traffic.prompt - traffic.cached) if traffic.cached else whole
+    prefill, cached = min(whole, fresh), max(0.0, whole - fresh)
+
+    def step(batch: float) -> float:
+        """Decode step times are nearly linear between whole batches."""
+        low = max(1, int(batch))
+        at = deployment.decode(low, middle).seconds
+        return at + (batch - low) * (deployment.decode(low + 1, middle).seconds - at) if batch > low else at
+
+    max_rate = 1.0 / (whole + traffic.output * step(most) / most)
+    stable = rate < max_rate
+    used = min(rate, max_rate)
+    batch = min(float(most), _in_flight(step, used, traffic.output, whole, most))
+    left = max(1e-9, 1.0 - used * whole)
+    per_token = step(max(1.0, batch)) / max(1.0, batch)
+    return Steady(batch, step(max(1.0, batch)) / left, min(1.0, rate / max_rate), prefill, cached, traffic.output * per_token, max_rate, stable)
+
+
+def _in_flight(step: object, rate: float, output: int, prefill: float, most: int) -> float:
+    """The smallest batch B with B = rate x output x step(B) / (1 - rate x prefill), by bisection: the right side grows more slowly."""
+    if not callable(step):
+        raise TypeError("step must be callable")
+    left = 1.0 - rate * prefill
+    if left <= 0:
+        return float(most)
+    low, high = 0.0, float(most)
+    for _ in range(60):
+        middle = (low + high) / 2
+        wanted = rate * output * step(middle) / left
+        low, high = (middle, high) if wanted > middle else (low, middle)
+    return high
