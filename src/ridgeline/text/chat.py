@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.errors import TemplateError
+from ridgeline.errors import TemplateError, UserError
 from ridgeline.text.marks import Danger, Rendered, render_marked
 from ridgeline.text.messages import normalize_messages, normalize_tools, plain_data
 from ridgeline.text.templates import ChatTemplate, chat_template
@@ -35,14 +35,20 @@ def encode_chat(
     add_generation_prompt: bool = True,
     *,
     template: str | None = None,
+    continue_final_message: bool = False,
     **variables: Any,
 ) -> ChatPrompt:
     """Render `messages` with the model's chat template (or `template`) and encode the result.
 
+    continue_final_message ends the prompt within the last message, after its content, so that the model goes on with it.
+
     `text` is, byte for byte, what `apply_chat_template` of `transformers` renders for the normalized messages (see `messages`).
     Raises `TemplateError` when there is no template or it fails, `UserError` for messages that are not well formed.
     """
-    rendered = _render(tokenizer, messages, tools, add_generation_prompt, template, variables)
+    if continue_final_message:
+        rendered = _unclosed(_render(tokenizer, messages, tools, False, template, variables), normalize_messages(messages)[-1]["content"])
+    else:
+        rendered = _render(tokenizer, messages, tools, add_generation_prompt, template, variables)
     ids = tokenizer.encode_mixed(rendered.text, rendered.tainted)
     if tokenizer.adds_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
         ids.insert(0, tokenizer.bos_id)
@@ -95,6 +101,17 @@ def _render(
     given |= {"messages": normalize_messages(messages), "tools": normalize_tools(tools)}
     trusted = {**tokenizer.special_tokens, "add_generation_prompt": add_generation_prompt}
     return render_marked(compiled.render, trusted, given, _danger(tokenizer, compiled))
+
+
+def _unclosed(rendered: Rendered, content: str) -> Rendered:
+    """The text up to where the last message's content ends; templates may have stripped white space around it."""
+    bare = content.strip()
+    start = rendered.text.rfind(bare) if bare else -1
+    if start < 0:
+        raise UserError("the last message has no text to continue", field="continue_final_message", remedy="give it some content")
+    whole = rendered.text.find(content, max(0, start - len(content) + len(content.lstrip())))
+    end = whole + len(content) if whole >= 0 else start + len(bare)
+    return Rendered(rendered.text[:end], tuple(at for at in rendered.tainted if at < end))
 
 
 def _danger(tokenizer: Tokenizer, compiled: ChatTemplate) -> Danger:

@@ -1,0 +1,57 @@
+"""The application: routes, error objects, and the gate in front. Made by `build`; knows no socket and no signal."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ridgeline.errors import RidgelineError
+from ridgeline.server.body import ClientGone
+from ridgeline.server.failure import HttpError, error_body, failure
+from ridgeline.server.gate import Gate, GateRules
+from ridgeline.server.openai import chat, completions, models
+from ridgeline.server.state import State
+
+logger = logging.getLogger("ridgeline.server")
+
+
+def build(state: State, rules: GateRules | None = None) -> Any:
+    """The ASGI application of one server."""
+    app = FastAPI(title="Ridgeline", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    app.state.server = state
+    app.router.redirect_slashes = False
+    app.add_api_route("/v1/models", models.models, methods=["GET"], response_model=None)
+    app.add_api_route("/v1/models/{model:path}", models.model, methods=["GET"], response_model=None)
+    app.add_api_route("/v1/chat/completions", chat.chat_completions, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/completions", completions.completions, methods=["POST"], response_model=None)
+    for kind in (RidgelineError, ClientGone, HTTPException):
+        app.add_exception_handler(kind, _tell)
+    return Gate(app, rules or GateRules())
+
+
+async def _tell(request: Request, error: Exception) -> Response:
+    """Every error as the protocol's own error object."""
+    if isinstance(error, HTTPException):
+        error = _of_router(request, error)
+    if isinstance(error, ClientGone):
+        return Response(status_code=499)
+    fault = failure(error)
+    if fault.status >= 500 and not isinstance(error, HttpError):
+        logger.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=error)
+    body = error_body(fault, anthropic=request.url.path.startswith("/v1/messages"), request_id=request.scope.get("request_id"))
+    return Response(body, fault.status, dict(fault.headers), "application/json")
+
+
+def _of_router(request: Request, error: HTTPException) -> HttpError:
+    path = request.url.path if len(request.url.path) <= 200 else request.url.path[:200] + "..."
+    if error.status_code == 404:
+        return HttpError(404, f"there is no {request.method} {path} here", code="not_found")
+    if error.status_code == 405:
+        headers = {k: v for k, v in (error.headers or {}).items() if k.lower() == "allow"}
+        return HttpError(405, f"{path} does not take {request.method}", code="method_not_allowed", headers=headers)
+    return HttpError(error.status_code, str(error.detail), headers=error.headers)

@@ -1,0 +1,134 @@
+"""A request's body: read within its limit, parsed as strict JSON, checked against its schema. Knows no endpoint's meaning.
+
+Unknown fields are accepted, as OpenAI-compatible clients send all sorts of them, and named in a warning.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
+
+from ridgeline.errors import UserError
+from ridgeline.server.failure import HttpError
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+B = TypeVar("B", bound="Body")
+
+
+class Body(BaseModel):
+    """Base of all request bodies. Strict: "1" is no number, 1 is no boolean; fields it does not know are kept aside."""
+
+    model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
+
+
+class ClientGone(Exception):
+    """The client went away before it had sent its request."""
+
+
+async def read(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
+    """The whole body. Raises 413 as soon as it is known to be too long."""
+    declared = headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(int(declared), limit)
+    chunks, size = list[bytes](), 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise _too_large(size, limit)
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+def _too_large(size: int, limit: int) -> HttpError:
+    message = f"the body has at least {size} bytes, at most {limit} are allowed"
+    return HttpError(413, message, code="request_too_large", headers={"connection": "close"})
+
+
+def parse(raw: bytes, schema: type[B]) -> tuple[B, list[str]]:
+    """The checked body, and warnings about fields that mean nothing here. Raises `UserError` naming the field."""
+    document = _decode(raw)
+    if not isinstance(document, dict):
+        raise UserError(f"the body is a JSON {_kind(document)}, must be an object", field=None)
+    try:
+        body = schema.model_validate(document)
+    except ValidationError as error:
+        raise _first_fault(error) from None
+    return body, [_unknown(name, schema) for name in list(body.model_extra or ())[:20]]
+
+
+def _decode(raw: bytes) -> Any:
+    try:
+        return from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        first = str(error)
+    if b"\\u" not in raw:
+        raise UserError(f"the body is not valid JSON: {first}")
+    try:
+        # The strict parser refuses lone surrogates, which clients send that cut an emoji in two; the text layer replaces them.
+        return json.loads(raw, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise UserError(f"the body is not valid JSON: {first}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _kind(value: object) -> str:
+    return {list: "list", str: "string", bool: "boolean", type(None): "null"}.get(type(value), "number")
+
+
+def _first_fault(error: ValidationError) -> UserError:
+    """The first fault in a client's words. A union's branches are summed up by their shortest path."""
+    faults = error.errors(include_url=False, include_context=False)
+    fault: Any = min(faults, key=lambda f: len(f["loc"]))
+    path = ""
+    for step in fault["loc"]:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step.isidentifier() and step not in _BRANCHES:
+            path += f".{step}" if path else step
+    shown = _shown(fault["input"])
+    if fault.get("type") == "missing":
+        return UserError(f"{path} is required", field=path or None)
+    message = fault["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    return UserError(f"{path or 'the body'} is {shown}: {message}", field=path or None, value=shown)
+
+
+# Names that pydantic puts into a path for the branches of a union.
+_BRANCHES = frozenset({"str", "int", "float", "bool", "list", "dict", "none"})
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, RecursionError):
+        text = _kind(value)
+    return text if len(text) <= 80 else text[:80] + "..."
+
+
+def _unknown(name: str, schema: type[Body]) -> str:
+    shown = name if len(name) <= 60 else name[:60] + "..."
+    near = difflib.get_close_matches(name[:60], schema.model_fields, 1, 0.75)
+    return f"unknown field {shown!r}" + (f", did you mean {near[0]!r}?" if near else " is ignored")
+
+
+def warning_header(warnings: list[str]) -> dict[str, str]:
+    """Warnings as one header value: printable ASCII of bounded length."""
+    if not warnings:
+        return {}
+    text = "; ".join(warnings)
+    return {"x-ridgeline-warning": "".join(c if " " <= c <= "~" else "?" for c in text)[:1000]}

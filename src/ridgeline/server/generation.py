@@ -1,0 +1,147 @@
+"""From prepared prompts to streams of outputs: places in the queue, request ids, merging, aborting, errors. Knows no wire format."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from ridgeline.engine.request import EngineRequest
+from ridgeline.errors import InternalError
+from ridgeline.server.state import State
+from ridgeline.types import CompletionOutput, RequestOutput
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Something new about prompt number `prompt`."""
+
+    prompt: int
+    output: RequestOutput
+
+
+class Generation:
+    """The engine requests of one HTTP request. `start` submits them; iterate once; `abort` may be called at any time.
+
+    After the iteration, `prompt_tokens` counts each prompt once, `completion_tokens` all choices, `cached_tokens` what the cache had.
+    """
+
+    def __init__(self, state: State, requests: list[EngineRequest]) -> None:
+        self._state, self.requests = state, requests
+        self._choices = sum(r.params.n for r in requests)
+        self._streams: list[AsyncIterator[RequestOutput]] = []
+        self._held = False
+        self.aborted = False
+        self.prompt_tokens = sum(len(r.prompt_ids) for r in requests)
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+        self._cached = [0] * len(requests)
+
+    def start(self) -> None:
+        """Raises `UserError` or `HttpError` for what the engine or the queue refuses; then nothing of it stays behind."""
+        self._state.enter(self._choices)
+        self._held = True
+        try:
+            for request in self.requests:
+                self._streams.append(self._state.engine.generate(request))
+        except BaseException:
+            self.abort()
+            self._leave()
+            raise
+
+    def abort(self) -> None:
+        """The client is gone, or the rest is not wanted."""
+        self.aborted = True
+        for request in self.requests[: len(self._streams)]:
+            self._state.engine.abort(request.id)
+
+    def _leave(self) -> None:
+        if self._held:
+            self._held = False
+            self._state.leave(self._choices)
+
+    async def __aiter__(self) -> AsyncIterator[News]:
+        try:
+            if len(self._streams) == 1:
+                async for output in self._streams[0]:
+                    self._count(0, output)
+                    yield News(0, output)
+            else:
+                async for news in _merge(self._streams):
+                    self._count(news.prompt, news.output)
+                    yield news
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self._leave()
+
+    def _count(self, prompt: int, output: RequestOutput) -> None:
+        self.completion_tokens += sum(len(c.token_ids) for c in output.outputs)
+        if output.num_cached_tokens is not None and not self._cached[prompt]:
+            self._cached[prompt] = output.num_cached_tokens
+            self.cached_tokens = sum(self._cached)
+
+
+async def _merge(streams: list[AsyncIterator[RequestOutput]]) -> AsyncIterator[News]:
+    """All streams at once, each in its own order. The first error ends the rest."""
+    queue: asyncio.Queue[News | BaseException | None] = asyncio.Queue(4 * len(streams))
+
+    async def feed(index: int, stream: AsyncIterator[RequestOutput]) -> None:
+        try:
+            async for output in stream:
+                await queue.put(News(index, output))
+            await queue.put(None)
+        except Exception as error:
+            await queue.put(error)
+
+    tasks = [asyncio.ensure_future(feed(i, s)) for i, s in enumerate(streams)]
+    try:
+        alive = len(tasks)
+        while alive:
+            item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                alive -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def check_ended(output: CompletionOutput) -> None:
+    """Raises `InternalError` for a choice that ended by a fault of ours: it has no whole answer."""
+    if output.finish_reason == "error":
+        raise InternalError(f"generation failed: {output.stop_reason}")
+
+
+async def collect(generation: Generation) -> list[RequestOutput]:
+    """The whole outputs, one per prompt. Raises `InternalError` when a choice failed."""
+    whole: list[RequestOutput | None] = [None] * len(generation.requests)
+    async for news in generation:
+        seen = whole[news.prompt]
+        if seen is None:
+            n = generation.requests[news.prompt].params.n
+            seen = whole[news.prompt] = RequestOutput(
+                news.output.request_id, news.output.prompt, news.output.prompt_token_ids, [CompletionOutput(i, "", []) for i in range(n)]
+            )
+        _add(seen, news.output)
+    return [w for w in whole if w is not None]
+
+
+def _add(whole: RequestOutput, new: RequestOutput) -> None:
+    for part in new.outputs:
+        check_ended(part)
+        choice = whole.outputs[part.index]
+        choice.text += part.text
+        choice.token_ids += part.token_ids
+        if part.logprobs is not None:
+            choice.logprobs = choice.logprobs if choice.logprobs is not None else []
+            choice.logprobs.extend(part.logprobs)
+        choice.cumulative_logprob = part.cumulative_logprob
+        choice.finish_reason, choice.stop_reason = part.finish_reason, part.stop_reason
+    whole.prompt_logprobs = whole.prompt_logprobs or new.prompt_logprobs
+    whole.num_cached_tokens = new.num_cached_tokens if new.num_cached_tokens is not None else whole.num_cached_tokens
+    whole.cache, whole.times, whole.finished = new.cache or whole.cache, new.times, new.finished

@@ -1,0 +1,107 @@
+"""What the OpenAI endpoints share: ids, usage, options of streams, the frame around one request."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ridgeline.errors import UserError
+from ridgeline.server.failure import Failure, failure, openai_error
+from ridgeline.server.generation import Generation
+from ridgeline.server.schemas.sampling import SamplingFields
+from ridgeline.server.sse import dumps, event, watching
+from ridgeline.server.state import State
+
+logger = logging.getLogger("ridgeline.server")
+
+
+def state_of(request: Request) -> State:
+    state: State = request.app.state.server
+    return state
+
+
+def new_id(prefix: str) -> str:
+    return prefix + uuid.uuid4().hex
+
+
+def now() -> int:
+    return int(time.time())
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The fields that every document of one reply begins with."""
+
+    id: str
+    object: str
+    model: str
+    created: int = field(default_factory=now)
+
+    def document(self, **rest: Any) -> dict[str, Any]:
+        return {"id": self.id, "object": self.object, "created": self.created, "model": self.model, **rest}
+
+
+@dataclass(frozen=True, slots=True)
+class UsageWish:
+    """What stream_options asked: a last chunk with the totals, and (vLLM) running totals on each chunk."""
+
+    last: bool = False
+    each: bool = False
+
+
+def usage_wish(body: SamplingFields) -> UsageWish:
+    """Raises `UserError` for stream_options without stream."""
+    options = body.stream_options
+    if options is None:
+        return UsageWish()
+    if not body.stream:
+        raise UserError("stream_options is allowed only with stream: true", field="stream_options")
+    return UsageWish(bool(options.include_usage), bool(options.include_usage and options.continuous_usage_stats))
+
+
+def usage(generation: Generation, reasoning_tokens: int | None = None) -> dict[str, Any]:
+    prompt, made = generation.prompt_tokens, generation.completion_tokens
+    document: dict[str, Any] = {
+        "prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made,
+        "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
+    }  # fmt: skip
+    if reasoning_tokens is not None:
+        document["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+    return document
+
+
+def json_response(document: Any, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
+    return Response(dumps(document).encode("utf-8", "replace"), status, dict(headers or {}), "application/json")
+
+
+def fault_event(error: BaseException) -> bytes:
+    """The one event that tells of a fault after the stream began; the connection is then closed without [DONE]."""
+    fault = failure(error)
+    if fault.status >= 500:
+        logger.error("stream failed: %s", error, exc_info=error if fault.message.startswith("internal error (") else None)
+    return event(openai_error(fault))
+
+
+class WholeReply(Response):
+    """Generates while watching the client, then replies with one document."""
+
+    def __init__(self, generation: Generation, make: Any, headers: Mapping[str, str]) -> None:
+        self.generation, self.make, self.extra = generation, make, headers
+        self.status_code, self.background, self.body = 200, None, b""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with watching(receive, self.generation.abort):
+            document = await self.make()
+        await json_response(document, self.extra)(scope, receive, send)
+
+
+def refuse(fault: Failure, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json.dumps(openai_error(fault)).encode(), fault.status, {**fault.headers, **(headers or {})}, "application/json")

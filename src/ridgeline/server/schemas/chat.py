@@ -1,0 +1,54 @@
+"""The body of /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ridgeline.server.body import Body
+from ridgeline.server.schemas.sampling import SamplingFields
+
+
+class ToolFunction(Body):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Body):
+    type: str
+    function: ToolFunction
+
+
+class ChatBody(SamplingFields):
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    echo: bool | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    include_reasoning: bool | None = None
+    reasoning_effort: str | None = None
+    thinking_token_budget: int | None = None
+    # Known to OpenAI, without a meaning here; what would change the answer is refused where it is asked for.
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    modalities: list[str] | None = None
+    audio: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    verbosity: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None

@@ -1,0 +1,111 @@
+"""The sampling fields that all OpenAI-style endpoints share, vLLM's extra ones included, and their translation to `SamplingParams`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ridgeline.errors import UserError
+from ridgeline.server.body import Body
+from ridgeline.server.bounds import Bounds
+from ridgeline.types import SamplingParams
+
+# Fields that mean the same in the body and in SamplingParams.
+_SAME = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "ignore_eos",
+    "min_tokens", "skip_special_tokens", "include_stop_str_in_output",
+)  # fmt: skip
+
+
+class SamplingFields(Body):
+    """What is absent or null takes the model's generation config, then OpenAI's default."""
+
+    model: str | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    logit_bias: dict[str, float] | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    prompt_logprobs: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    user: str | None = None
+    # Structured output, as vLLM spells it.
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+SamplingFields.model_rebuild()
+
+
+def sampling_params(
+    body: SamplingFields, defaults: Mapping[str, Any], bounds: Bounds, *, max_tokens: int | None, logprobs: int | None, max_model_len: int
+) -> SamplingParams:
+    """Raises `UserError` naming the field. `max_tokens` and `logprobs` are what the endpoint made of its own fields."""
+    n = 1 if body.n is None else body.n
+    if not 1 <= n <= bounds.n:
+        raise UserError(f"n is {n}, must be from 1 to {bounds.n}", field="n", value=n, limit=bounds.n)
+    if max_tokens is not None and max_tokens > max_model_len:
+        text = f"max_tokens is {max_tokens}, the model length is {max_model_len} (prompt and answer together)"
+        raise UserError(text, field="max_tokens", value=max_tokens, limit=max_model_len)
+    check_top("prompt_logprobs", body.prompt_logprobs, bounds)
+    given = {name: getattr(body, name) for name in _SAME if getattr(body, name) is not None}
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    return SamplingParams(
+        **{**defaults, **given}, n=n, max_tokens=max_tokens, stop=stop, stop_token_ids=tuple(body.stop_token_ids or ()),
+        logit_bias=_bias(body.logit_bias, bounds), bad_words=tuple(body.bad_words or ()),
+        allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
+        logprobs=logprobs, prompt_logprobs=body.prompt_logprobs,
+    )  # fmt: skip
+
+
+def check_top(name: str, value: int | None, bounds: Bounds) -> None:
+    """Alternatives per token: from 0 to the bound."""
+    if value is not None and not 0 <= value <= bounds.top_logprobs:
+        text = f"{name} is {value}, must be from 0 to {bounds.top_logprobs}"
+        raise UserError(text, field=name, value=value, limit=bounds.top_logprobs)
+
+
+def _bias(given: Mapping[str, float] | None, bounds: Bounds) -> tuple[tuple[int, float], ...]:
+    if not given:
+        return ()
+    if len(given) > bounds.bias:
+        text = f"logit_bias has {len(given)} entries, at most {bounds.bias}"
+        raise UserError(text, field="logit_bias", value=len(given), limit=bounds.bias)
+    pairs = []
+    for key, value in given.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10) or not math.isfinite(value):
+            shown = key if len(key) <= 40 else key[:40] + "..."
+            text = f"logit_bias has {shown!r}: {value}, keys are token ids, values from -100 to 100"
+            raise UserError(text, field="logit_bias", value=shown)
+        pairs.append((int(key), value))
+    return tuple(pairs)

@@ -1,0 +1,77 @@
+"""Server-sent events: exact framing, and an ASGI response that writes them as they come. Knows no protocol's documents.
+
+Source: HTML standard, section 9.2 (an event is `data: ...` and an empty line).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from starlette.responses import Response
+
+Message = MutableMapping[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+Receive = Callable[[], Awaitable[Message]]
+
+DONE = b"data: [DONE]\n\n"
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+# Some clients cut lines at these as well, as str.splitlines does; JSON may spell them as escapes.
+_LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029", "\x7f": "\\u007f"})
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON on one line, for every reader's idea of a line."""
+    text = _encode(value)
+    return text if text.isascii() else text.translate(_LINE_ENDS)
+
+
+def event(document: Any) -> bytes:
+    return f"data: {dumps(document)}\n\n".encode("utf-8", "replace")
+
+
+def named_event(name: str, document: Any) -> bytes:
+    """An event with a type, as the Anthropic and Responses protocols have them."""
+    return f"event: {name}\ndata: {dumps(document)}\n\n".encode("utf-8", "replace")
+
+
+class EventStream(Response):
+    """Writes the chunks of `source` as they come. When the client goes away `gone` is called once, and the source is left to end.
+
+    The source must handle its own errors: once headers are out there is no other way to tell the client.
+    """
+
+    def __init__(self, source: AsyncIterator[bytes], gone: Callable[[], None], headers: Mapping[str, str] | None = None) -> None:
+        self.source, self.gone = source, gone
+        self.status_code, self.background = 200, None
+        # X-Accel-Buffering: nginx would otherwise hold events back.
+        given = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})}
+        self.raw_headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in given.items()]
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        async with watching(receive, self.gone):
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for chunk in self.source:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class watching:
+    """`async with watching(receive, gone)`: calls `gone` if the client goes away inside."""
+
+    def __init__(self, receive: Receive, gone: Callable[[], None]) -> None:
+        self._task = asyncio.ensure_future(_wait(receive, gone))
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+
+
+async def _wait(receive: Receive, gone: Callable[[], None]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    gone()

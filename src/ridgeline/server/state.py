@@ -1,0 +1,85 @@
+"""What every handler needs: the model's words, the engine, the limits, the counters. One object per server, made once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ridgeline.engine.request import Limits
+from ridgeline.engine.words import Words
+from ridgeline.server.bounds import Bounds
+from ridgeline.server.engine import Engine
+from ridgeline.server.failure import HttpError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """The model that is served. names: all it answers to, the first is the one in replies; defaults: sampling of its generation config.
+
+    template: a chat template that replaces the model's own; created: unix seconds.
+    """
+
+    names: tuple[str, ...]
+    words: Words
+    limits: Limits
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    template: str | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    def require(self, asked: str | None) -> str:
+        """The name to reply with. Raises 404 for a model that is not served; no name means the only one there is."""
+        if not asked:
+            return self.name
+        if asked in self.names:
+            return asked
+        shown = asked if len(asked) <= 120 else asked[:120] + "..."
+        message = f"the model {shown!r} does not exist here; served: {', '.join(self.names)}"
+        raise HttpError(404, message, param="model", code="model_not_found")
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Switches of `ridgeline serve`."""
+
+    show_cache: bool = False
+    log_prompts: bool = False
+    allow_template: bool = False
+
+
+@dataclass(eq=False)
+class State:
+    """One server. `pending` counts choices handed to the engine and not yet ended; `draining` is set by SIGTERM."""
+
+    served: Served
+    engine: Engine
+    bounds: Bounds = field(default_factory=Bounds)
+    features: Features = field(default_factory=Features)
+    workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "ridgeline-words"))
+    pending: int = 0
+    draining: bool = False
+
+    async def think(self, work: Callable[..., T], *given: Any) -> T:
+        """Run `work` (templates, tokenizing, grammars) beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.workers, work, *given)
+
+    def enter(self, choices: int) -> None:
+        """Take places in the queue. Raises 429 when it is full, 503 when the server is about to end."""
+        if self.draining:
+            raise HttpError(503, "the server is shutting down", code="shutting_down", headers={"retry-after": "5"})
+        if self.pending + choices > self.bounds.queue:
+            message = f"{self.pending} choices are waiting or running, {choices} more would exceed {self.bounds.queue}; try again later"
+            raise HttpError(429, message, code="queue_full", headers={"retry-after": "1"})
+        self.pending += choices
+
+    def leave(self, choices: int) -> None:
+        self.pending -= choices
