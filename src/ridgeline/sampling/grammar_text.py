@@ -55,11 +55,12 @@ def lark_of_grammar(source: Any) -> str:
     if not isinstance(source, str) or not source.strip():
         raise UserError(f"grammar is {source!r:.80}, must be text", field="grammar")
     _bounded("grammar", source, MAX_GRAMMAR_BYTES)
-    if _GBNF.search(source):
-        source = _from_gbnf(source)
-        _bounded("grammar", source, 4 * MAX_GRAMMAR_BYTES)
-    check_lark(source)
-    return source
+    lark: str = source
+    if _GBNF.search(lark):
+        lark = _from_gbnf(lark)
+        _bounded("grammar", lark, 4 * MAX_GRAMMAR_BYTES)
+    check_lark(lark)
+    return lark
 
 
 def check_lark(source: str) -> None:
