@@ -1,4 +1,4 @@
-"""What a step asks of a machine, in five numbers: the graph's costs (`planner.cost`) summed by class, and the same for models without a graph.
+"""What a step asks of a machine, in a few sums: the graph's costs (`planner.cost`) by class, and the same for models without a graph.
 
 Knows parameters, caches and formats; knows no device and no time. For graphs it equals `GraphCost` exactly (tests hold it to that).
 """

@@ -98,8 +98,8 @@ class Deployment:
     weights: Parts
     kv: KvFormat
     ceilings: Ceilings
-    layout: Layout = Layout()  # noqa: RUF009  (frozen)
-    efficiency: Efficiency = Efficiency()  # noqa: RUF009
+    layout: Layout = Layout()
+    efficiency: Efficiency = Efficiency()
     ideal: bool = False
     overhead_bytes: float = 0.0
     chunk: int = CHUNK

@@ -23,7 +23,7 @@ BLOCK_SIZE = 16
 class Kept:
     """Equal caches of `layers` layers, read by `heads` query heads each.
 
-    every: one entry is stored for so many tokens (compressed attention); top: at most so many entries are read per query (sparse attention).
+    every: one entry is stored for so many tokens (compressed attention); top: at most so many are read per query (sparse attention).
     """
 
     cache: Paged
@@ -161,7 +161,7 @@ def from_graph(graph: Graph, kind: str, source: str, *, native: str = "bf16", ma
     first, heads = by_cache[attends[0].cache], attends[0].heads
     layers, ffn = len(attends), down[0][1] if down else 0
     formula = (1 if head == 0 else 2) * vocab * dim + sum(3 * dim * shape[1] for shape in down)
-    formula += sum(2 * dim * op.heads * by_cache[op.cache].k_dim + 2 * dim * by_cache[op.cache].kv_heads * by_cache[op.cache].k_dim for op in attends)
+    formula += sum(2 * dim * (op.heads + by_cache[op.cache].kv_heads) * by_cache[op.cache].k_dim for op in attends)
     return ModelFacts(
         graph.name, kind, vocab, dim, layers, heads, first.kv_heads, first.k_dim, ffn, Parts(embed, head, linear, norms),
         _grouped((by_cache[op.cache], op.heads) for op in attends), "graph", source, native, formula,

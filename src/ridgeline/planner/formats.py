@@ -29,7 +29,8 @@ class WeightFormat:
 
 
 _PLAIN = (
-    WeightFormat("fp32", 32), WeightFormat("bf16", 16), WeightFormat("fp16", 16), WeightFormat("fp8", 8, math="fp8"), WeightFormat("int8", 8),
+    WeightFormat("fp32", 32), WeightFormat("bf16", 16), WeightFormat("fp16", 16),
+    WeightFormat("fp8", 8, math="fp8"), WeightFormat("int8", 8),
     WeightFormat("int4", 4.15625, "linear"),  # groups of 128: a 16-bit scale and a 4-bit zero point
     WeightFormat("nf4", 4.5, "linear"),  # blocks of 64 with a 32-bit scale
     WeightFormat("nvfp4", 4.5, "linear"), WeightFormat("mxfp4", 4.25, "experts"),
@@ -61,9 +62,15 @@ def weight_format(name: str) -> WeightFormat:
 def native_format(described: str) -> WeightFormat:
     """The format a model is published in, from the words of the table (`native_dtype`)."""
     words = described.casefold()
-    for sign, name in (
-        ("mxfp4", "mxfp4"), ("fp4 experts", "fp8+fp4-experts"), ("int4 experts", "int4-experts"), ("bf16", "bf16"), ("fp16", "fp16"), ("fp8", "fp8"),
-    ):  # fmt: skip
+    signs = {
+        "mxfp4": "mxfp4",
+        "fp4 experts": "fp8+fp4-experts",
+        "int4 experts": "int4-experts",
+        "bf16": "bf16",
+        "fp16": "fp16",
+        "fp8": "fp8",
+    }
+    for sign, name in signs.items():
         if sign in words:
             return WEIGHT_FORMATS[name]
     return WEIGHT_FORMATS["bf16"]
@@ -74,5 +81,6 @@ def kv_format_named(name: str) -> KvFormat:
     folded = name.strip().casefold()
     found = _KV.get(_KV_ALIASES.get(folded, folded))
     if found is None:
-        raise UserError(f"KV dtype {name!r} is not known", field="--kv-dtype", value=name, limit=tuple(_KV), remedy=f"one of {', '.join(_KV)}")
+        remedy = f"one of {', '.join(_KV)}"
+        raise UserError(f"KV dtype {name!r} is not known", field="--kv-dtype", value=name, limit=tuple(_KV), remedy=remedy)
     return found

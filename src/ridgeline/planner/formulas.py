@@ -41,6 +41,11 @@ def latent_attention(S: int, N: int, c: int, r: int, b: int = 2) -> Formula:
     return Formula(2 * N * S * ((c + r) + c), b * S * (c + r))
 
 
+def latent_ratio(heads: int, H: int, latent: int) -> float:
+    """How many times smaller a latent entry (c + r numbers) is than K and V of `heads` heads: 56.9 for 128, 14.2 for 32 (576, H 128)."""
+    return 2 * heads * H / latent
+
+
 def dense_parameters(V: int, D: int, F: int, L: int, N: int, K: int, H: int, *, tied: bool = False) -> int:
     """2VD + 3DFL + (2DNH + 2DKH)L; a tied head counts VD once."""
     return (1 if tied else 2) * V * D + 3 * D * F * L + (2 * D * N * H + 2 * D * K * H) * L
@@ -59,6 +64,13 @@ def ridge(peak_flops: float, bytes_per_s: float) -> float:
 def decode_seconds(weight_bytes: int, kv_bytes_per_sequence: int, B: int, bytes_per_s: float) -> float:
     """Lower bound of a decode step: everything in memory is read once."""
     return (weight_bytes + B * kv_bytes_per_sequence) / bytes_per_s
+
+
+def decode_step_seconds(
+    weight_bytes: float, kv_bytes_per_sequence: float, B: int, params: float, bytes_per_s: float, flops_per_s: float
+) -> float:
+    """The scaling-book's general bound: B KV / W + max(2 B P / C, weights / W)."""
+    return B * kv_bytes_per_sequence / bytes_per_s + max(2 * B * params / flops_per_s, weight_bytes / bytes_per_s)
 
 
 def decode_asymptote(kv_bytes_per_sequence: int, bytes_per_s: float) -> float:

@@ -123,8 +123,8 @@ def workshop_devices() -> dict[str, Device]:
         name, price = row.text("name"), row.money("price_usd_per_h")
         twin = full[twins[name]]
         found[name] = Device(
-            name, twin.kind, _needed(row, "mem_GB"), _needed(row, "bandwidth_GBps"), twin.tflops, twin.link_gb_s, twin.link_kind, twin.tdp_w,
-            price, price, "workshop", "derived from the workshop's $/M figures", "workshop calculator; peaks from hardware.csv (C24)", "D",
+            name, twin.kind, _needed(row, "mem_GB"), _needed(row, "bandwidth_GBps"), twin.tflops, twin.link_gb_s, twin.link_kind,
+            twin.tdp_w, price, price, "workshop", "derived from the workshop's $/M figures", "workshop calculator; peaks from hardware.csv (C24)", "D",
         )  # fmt: skip
     return found
 

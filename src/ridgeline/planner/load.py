@@ -5,6 +5,7 @@ Little's law over a deployment's step times: sequences = rate x output x time pe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline.planner.deployment import Deployment
@@ -12,7 +13,7 @@ from ridgeline.planner.deployment import Deployment
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Per second `rate` requests over all replicas, each with `prompt` tokens (of which `cached` hit the prefix cache) and `output` more."""
+    """Per second `rate` requests over all replicas, each with `prompt` tokens (`cached` of them hit the prefix cache) and `output` more."""
 
     rate: float
     prompt: int
@@ -62,13 +63,12 @@ def steady(deployment: Deployment, traffic: Traffic, replicas: int = 1) -> Stead
     batch = min(float(most), _in_flight(step, used, traffic.output, whole, most))
     left = max(1e-9, 1.0 - used * whole)
     per_token = step(max(1.0, batch)) / max(1.0, batch)
-    return Steady(batch, step(max(1.0, batch)) / left, min(1.0, rate / max_rate), prefill, cached, traffic.output * per_token, max_rate, stable)
+    itl, used = step(max(1.0, batch)) / left, min(1.0, rate / max_rate)
+    return Steady(batch, itl, used, prefill, cached, traffic.output * per_token, max_rate, stable)
 
 
-def _in_flight(step: object, rate: float, output: int, prefill: float, most: int) -> float:
+def _in_flight(step: Callable[[float], float], rate: float, output: int, prefill: float, most: int) -> float:
     """The smallest batch B with B = rate x output x step(B) / (1 - rate x prefill), by bisection: the right side grows more slowly."""
-    if not callable(step):
-        raise TypeError("step must be callable")
     left = 1.0 - rate * prefill
     if left <= 0:
         return float(most)

@@ -51,24 +51,30 @@ def bill(prices: TokenPrices, prompt: int, cached: int, completion: int) -> Deci
     return (fresh * prices.input + cached * prices.cached + completion * prices.output) / MILLION
 
 
-def split_by_device_time(
-    usd_per_hour: Amount, requests_per_s: Amount, prompt: int, cached: int, output: int, *, prefill_s: Amount, cached_s: Amount, decode_s: Amount
-) -> TokenPrices | None:
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one request takes of one kind of token: how many, and for how many device seconds."""
+
+    tokens: int
+    seconds: float
+
+
+def split_by_device_time(usd_per_hour: Amount, requests_per_s: Amount, fresh: Share, cached: Share, output: Share) -> TokenPrices | None:
     """Prices at an arrival rate: the whole hour, idle time included, divided by the device seconds that each kind of token takes.
 
-    prefill_s, cached_s, decode_s: device seconds that one request spends on computed prompt tokens, on reading its cached ones, on its
-    output (its share of every step). None when nothing arrives or nothing is computed.
+    fresh: prompt tokens that are computed; cached: those whose keys are only read; output: with its share of every step.
+    None when nothing arrives or nothing is computed.
     """
     rate = decimal(requests_per_s)
-    busy = decimal(prefill_s) + decimal(cached_s) + decimal(decode_s)
+    busy = sum((decimal(s.seconds) for s in (fresh, cached, output)), Decimal(0))
     if rate <= 0 or busy <= 0:
         return None
     per_request = decimal(usd_per_hour) / SECONDS_PER_HOUR / rate
 
-    def share(seconds: Amount, tokens: int) -> Decimal:
-        return per_request * decimal(seconds) / busy / tokens * MILLION if tokens else Decimal(0)
+    def share(part: Share) -> Decimal:
+        return per_request * decimal(part.seconds) / busy / part.tokens * MILLION if part.tokens else Decimal(0)
 
-    return TokenPrices(share(prefill_s, prompt - cached), share(cached_s, cached), share(decode_s, output))
+    return TokenPrices(share(fresh), share(cached), share(output))
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def user_rows(path: Path, key: str) -> list[Row]:
     """Rows of the user's file. Raises `FileFormatError` for a file that cannot be read as a table with a column `key`."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise FileFormatError(f"{path}: longer than {MAX_FILE_BYTES} bytes, not a table of facts", field=str(path), limit=MAX_FILE_BYTES)
+            raise FileFormatError(f"{path}: over {MAX_FILE_BYTES} bytes, not a table of facts", field=str(path), limit=MAX_FILE_BYTES)
         text = path.read_text("utf8")
     except OSError as error:
         raise FileFormatError(f"{path}: {error.strerror or error}", field=str(path), value=str(path), remedy="check the path") from None
@@ -131,5 +131,6 @@ def match(name: str, names: Collection[str], what: str, option: str) -> str:
     near = [n for n in names if wanted and wanted in folded(n)]
     by_fold = {folded(n): n for n in names}
     near = near or [by_fold[f] for f in get_close_matches(wanted, by_fold, 5, 0.5)]
-    hint = f"near it: {', '.join(near[:_SHOWN])}" if near else f"`ridgeline {'hardware' if what == 'device' else 'models'}` lists what is known"
+    command = "hardware" if what == "device" else "models"
+    hint = f"near it: {', '.join(near[:_SHOWN])}" if near else f"`ridgeline {command}` lists what is known"
     raise UserError(f"{what} {name!r} is not known", field=option, value=name, limit=tuple(near), remedy=hint)

@@ -1,0 +1,149 @@
+"""From what was asked to a deployment: formats, math, memory, bandwidth and overhead resolved, each with a word on where it came from.
+
+A label begins with one word: exact (counted), given (by the user), table (cited), ideal (the lecture's arithmetic), assumed or measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ridgeline.errors import UserError
+from ridgeline.kv.layout import KvFormat
+from ridgeline.planner.demand import weight_bytes
+from ridgeline.planner.deployment import PERFECT, Ceilings, Deployment, Efficiency
+from ridgeline.planner.facts import ModelFacts, Parts
+from ridgeline.planner.formats import WeightFormat
+from ridgeline.planner.hardware import Device, Machine, MathType
+from ridgeline.planner.parallel import Layout
+
+# aiconfigurator's reserve and its NCCL buffers, bytes; a small device gives a tenth of its memory at most.
+RESERVE_BYTES, RESERVE_SHARE, COLLECTIVE_BYTES = 3.5e9, 0.1, 0.4e9
+HOST_OVERHEAD_BYTES = 120e6  # interpreter, libraries and buffers of our own engine
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What the user set aside per device: bytes, or a share of its memory."""
+
+    bytes: float = 0.0
+    share: float = 0.0
+
+    def of(self, memory_bytes: float) -> float:
+        return self.bytes + self.share * memory_bytes
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One way to serve a model. form None: weights as stored. Overrides are None where nothing was given."""
+
+    facts: ModelFacts
+    device: Device
+    form: WeightFormat | None
+    kv: KvFormat
+    layout: Layout
+    ideal: bool = False
+    math: MathType | None = None
+    weights_total: float | None = None
+    bandwidth: float | None = None
+    memory: float | None = None
+    overhead: Overhead | None = None
+    efficiency: Efficiency | None = None
+
+    @property
+    def host(self) -> bool:
+        return self.device.provenance == "measured"
+
+    @property
+    def memory_bytes(self) -> float:
+        return self.memory if self.memory is not None else self.device.memory_gb * 1e9
+
+    @property
+    def overhead_bytes(self) -> float:
+        if self.overhead is not None:
+            return self.overhead.of(self.memory_bytes)
+        if self.ideal:
+            return 0.0
+        if self.host:
+            return HOST_OVERHEAD_BYTES
+        reserve = min(RESERVE_BYTES, RESERVE_SHARE * self.memory_bytes)
+        return reserve + (COLLECTIVE_BYTES if self.layout.tp * self.layout.pp > 1 else 0.0)
+
+    @property
+    def chosen_math(self) -> MathType:
+        """What linear layers compute in: as asked, else the format's own where the device has it, else bf16 (weights are widened)."""
+        if self.math is not None:
+            return self.math
+        form = self.form
+        if self.device.kind == "cpu" and (form is None or form.bits < 16) and "int8" in self.device.tflops:
+            return "int8"
+        return form.math if form is not None and form.math in self.device.tflops else "bf16"
+
+    @property
+    def weights(self) -> Parts:
+        facts = self.facts.idealized() if self.ideal else self.facts
+        counted = weight_bytes(facts, self.form)
+        if self.weights_total is None:
+            return counted
+        by = self.weights_total / counted.total
+        return Parts(counted.embed * by, counted.head * by, counted.linear * by, counted.norms * by, counted.routed * by)
+
+    def deployment(self) -> Deployment:
+        """Raises `UserError` for heads that do not divide, a peak nobody knows, or sizes that cannot be."""
+        self.layout.check(self.facts)
+        for name, value in (("--memory", self.memory), ("--bandwidth", self.bandwidth), ("--weights-bytes", self.weights_total)):
+            if value is not None and value <= 0:
+                raise UserError(f"{name} is {value:g}, must be above 0", field=name, value=value, limit=0)
+        link = self.device.link_gb_s
+        if self.layout.tp * self.layout.pp > 1 and link is None and not self.ideal:
+            raise UserError(
+                f"{self.device.name} has no known link between devices, so --tp and --pp cannot be timed",
+                field="--tp", value=self.layout.tp, remedy="use --replicas, or add link_GBps_one_way in a --hardware-file",
+            )  # fmt: skip
+        peak = self.device.peak(self.chosen_math)
+        attention = self.device.tflops.get("bf16", peak / 1e12) * 1e12
+        ceilings = Ceilings(
+            self.device.name, self.memory_bytes, self.bandwidth or self.device.bandwidth_gb_s * 1e9, peak, attention,
+            None if link is None else link * 1e9, "measured" if self.host else "assumed",
+        )  # fmt: skip
+        default = PERFECT if self.ideal or self.host else Efficiency()
+        facts = self.facts.idealized() if self.ideal else self.facts
+        return Deployment(facts, self.weights, self.kv, ceilings, self.layout, self.efficiency or default, self.ideal, self.overhead_bytes)
+
+    def change(self, **fields: Any) -> Setup:
+        return replace(self, **fields)
+
+    def labels(self) -> dict[str, str]:
+        """Where each kind of number comes from."""
+        facts = self.facts
+        counted = {
+            "graph": "exact: counted from the graph", "config": "exact for the config's facts: no graph of this family",
+            "cited": "table: published total, no graph of this family",
+        }[facts.counted]  # fmt: skip
+        if self.ideal and facts.formula_params is not None:
+            counted = "ideal: 2VD + 3DFL + (2DNH + 2DKH)L, norms and biases left out"
+        form = f"{self.form.bits:g} bit a weight in scope ({self.form.name})" if self.form else "as the file stores them"
+        weights = "given: --weights-bytes" if self.weights_total is not None else f"exact: {form}"
+        e = self.efficiency or (PERFECT if self.ideal or self.host else Efficiency())
+        if self.ideal:
+            time = "ideal: bytes / bandwidth, efficiency 1"
+        elif self.host:
+            time = f"measured ceilings of this host ({self.device.price_dates}), roofline at efficiency 1: no run is faster"
+        else:
+            time = f"assumed: table's peaks x efficiency {e.memory:g} of bandwidth, {e.math:g} of math, {e.op_s * 1e6:g} us an op"
+        memory = "exact: weights + KV" if self.ideal else "exact weights and KV; assumed activations and overhead"
+        return {
+            "params": counted, "weights_bytes": weights, "kv_bytes_per_token": f"exact: {self.kv.name} cache", "memory_bytes": memory,
+            "kv_bytes_per_sequence": f"exact: {self.kv.name} cache" + ("" if self.ideal else ", whole blocks of 16 tokens"),
+            "step_time_ms": time, "throughput_tok_s": time, "ttft_ms": time + ", no queue", "ridge_batch": time,
+            "fits": memory, "max_users": memory,
+        }  # fmt: skip
+
+
+def host_device(machine: Machine, memory_bytes: float) -> Device:
+    """This host as a device: ceilings as the probe measured them, memory that may still be used."""
+    tflops: dict[MathType, float] = {"bf16": machine.f32_gflops / 1e3, "int8": machine.int8_gops / 1e3}
+    return Device(
+        f"this host ({machine.name})", "cpu", memory_bytes / 1e9, machine.read_gb_s, tflops, price_dates=machine.date,
+        spec_source=f"probe, {machine.threads} threads, {machine.isa}", provenance=machine.provenance,
+    )  # fmt: skip
