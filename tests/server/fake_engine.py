@@ -68,6 +68,9 @@ class FakeEngine:
     def cache_tree(self, limit: int) -> Mapping[str, Any]:
         return {"nodes": []}
 
+    def fault(self) -> str | None:
+        return None
+
     async def close(self) -> None:
         self.closed = True
 

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ridgeline.errors import RidgelineError
+from ridgeline.server import ops, tokens
 from ridgeline.server.body import ClientGone
 from ridgeline.server.failure import HttpError, error_body, failure
 from ridgeline.server.gate import Gate, GateRules
@@ -29,6 +30,12 @@ def build(state: State, rules: GateRules | None = None) -> Any:
     app.add_api_route("/v1/models/{model:path}", models.model, methods=["GET"], response_model=None)
     app.add_api_route("/v1/chat/completions", chat.chat_completions, methods=["POST"], response_model=None)
     app.add_api_route("/v1/completions", completions.completions, methods=["POST"], response_model=None)
+    app.add_api_route("/tokenize", tokens.tokenize, methods=["POST"], response_model=None)
+    app.add_api_route("/detokenize", tokens.detokenize, methods=["POST"], response_model=None)
+    app.add_api_route("/health", ops.health, methods=["GET"], response_model=None)
+    app.add_api_route("/ping", ops.health, methods=["GET", "POST"], response_model=None)
+    app.add_api_route("/version", ops.version, methods=["GET"], response_model=None)
+    app.add_api_route("/v1/cache", ops.cache, methods=["GET"], response_model=None)
     for kind in (RidgelineError, ClientGone, HTTPException):
         app.add_exception_handler(kind, _tell)
     return Gate(app, rules or GateRules())

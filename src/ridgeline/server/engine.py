@@ -24,5 +24,8 @@ class Engine(Protocol):
     def cache_tree(self, limit: int) -> Mapping[str, Any]:
         """The prefix tree, its `limit` largest nodes: tokens, references, seconds since last use, seconds to live."""
 
+    def fault(self) -> str | None:
+        """Why the engine serves no more, None while it does."""
+
     async def close(self) -> None:
         """End what runs, stop the engine thread."""

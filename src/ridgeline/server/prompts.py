@@ -24,7 +24,7 @@ def chat_ids(
     continue_final_message: bool = False,
     variables: Mapping[str, Any] | None = None,
 ) -> tuple[str, Ids]:
-    """(text, ids) of a conversation. Raises `UserError` or `TemplateError` naming the message."""
+    """(text, ids) of a conversation, however long. Raises `UserError` or `TemplateError` naming the message."""
     if len(messages) > bounds.messages:
         text = f"messages has {len(messages)} entries, at most {bounds.messages}"
         raise UserError(text, field="messages", value=len(messages), limit=bounds.messages)
@@ -40,7 +40,7 @@ def chat_ids(
         served.words.tokenizer, messages, tools, add_generation_prompt, template=template or served.template,
         continue_final_message=continue_final_message, **(variables or {}),
     )  # fmt: skip
-    return chat.text, check_length(served, chat.ids, "messages")
+    return chat.text, chat.ids
 
 
 _TAKEN = frozenset(

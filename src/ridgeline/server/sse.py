@@ -47,7 +47,12 @@ class EventStream(Response):
         self.source, self.gone = source, gone
         self.status_code, self.background = 200, None
         # X-Accel-Buffering: nginx would otherwise hold events back.
-        given = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})}
+        given = {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",
+            **(headers or {}),
+        }
         self.raw_headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in given.items()]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:

@@ -49,8 +49,9 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Switches of `ridgeline serve`."""
+    """Switches of `ridgeline serve`, and the version it reports."""
 
+    version: str = "0"
     show_cache: bool = False
     log_prompts: bool = False
     allow_template: bool = False

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ridgeline.engine.request import EngineRequest
 from ridgeline.errors import UserError
 from ridgeline.server.body import parse, read, warning_header
 from ridgeline.server.generation import Generation, check_ended, collect
-from ridgeline.server.openai.common import Head, UsageWish, WholeReply, fault_event, new_id, state_of, usage, usage_wish
+from ridgeline.server.openai.common import Head, UsageWish, WholeReply, fault_event, new_id, state_of, tool_choice, usage, usage_wish
 from ridgeline.server.openai.logprobs import Spelling, chat_logprobs, prompt_logprobs
-from ridgeline.server.prompts import chat_ids
+from ridgeline.server.reply import Piece, Reading, ReplyReader, Thought, openai_finish, read_whole
 from ridgeline.server.schemas.chat import ChatBody
 from ridgeline.server.schemas.sampling import check_top, sampling_params
 from ridgeline.server.sse import DONE, EventStream, dumps, event
 from ridgeline.server.state import State
+from ridgeline.server.talk import Conversation, Talk, Ticket, converse
+from ridgeline.text.tools.base import TextDelta
 from ridgeline.types import CompletionOutput
 
 
@@ -29,7 +30,7 @@ class ChatJob:
 
     head: Head
     body: ChatBody
-    request: EngineRequest
+    talk: Conversation
     wish: UsageWish
     spell: Spelling
     top: int | None
@@ -40,7 +41,7 @@ async def chat_completions(request: Request) -> Response:
     state = state_of(request)
     raw = await read(request.receive, request.headers, state.bounds.body)
     job, warnings = await state.think(prepare, state, raw)
-    generation = Generation(state, [job.request])
+    generation = Generation(state, [job.talk.request])
     generation.start()
     headers = warning_header(warnings)
     if job.body.stream:
@@ -60,25 +61,30 @@ def prepare(state: State, raw: bytes) -> tuple[ChatJob, list[str]]:
     if body.chat_template is not None and not state.features.allow_template:
         text = "chat_template in a request is not allowed on this server"
         raise UserError(text, field="chat_template", remedy="start it with --trust-request-chat-template")
-    if body.continue_final_message and body.add_generation_prompt:
-        raise UserError("continue_final_message and add_generation_prompt exclude each other", field="continue_final_message")
     maximum = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     params = sampling_params(body, served.defaults, bounds, max_tokens=maximum, logprobs=top, max_model_len=served.limits.max_model_len)
-    variables = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        variables.setdefault("reasoning_effort", body.reasoning_effort)
-    if body.documents is not None:
-        variables.setdefault("documents", body.documents)
-    text, ids = chat_ids(
-        served, bounds, body.messages, template=body.chat_template, variables=variables,
-        add_generation_prompt=not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt,
-        continue_final_message=bool(body.continue_final_message),
-    )  # fmt: skip
-    id = new_id("chatcmpl-")
-    request = EngineRequest(id, ids, params, text, priority=body.priority or 0, cache_salt=body.cache_salt or "")
+    ticket = Ticket(new_id("chatcmpl-"), body.priority or 0, body.cache_salt or "")
+    talk = converse(state, talk_of(body), params, ticket)
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     spell = Spelling(served.words.tokenizer, bool(body.return_tokens_as_token_ids))
-    return ChatJob(Head(id, kind, model), body, request, wish, spell, top), warnings
+    return ChatJob(Head(ticket.id, kind, model), body, talk, wish, spell, top), [*warnings, *talk.remarks]
+
+
+def talk_of(body: ChatBody) -> Talk:
+    """The body's conversation in no protocol's words."""
+    if body.continue_final_message and body.add_generation_prompt:
+        raise UserError("continue_final_message and add_generation_prompt exclude each other", field="continue_final_message")
+    variables = dict(body.chat_template_kwargs or {})
+    for name in ("reasoning_effort", "documents"):
+        if getattr(body, name) is not None:
+            variables.setdefault(name, getattr(body, name))
+    tools = [t.model_dump(exclude_none=True) for t in body.tools or ()]
+    choice, named = tool_choice(body.tool_choice, bool(tools))
+    return Talk(
+        body.messages, tools, choice, named, body.parallel_tool_calls is not False, body.chat_template,
+        add_generation_prompt=not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt,
+        continues=bool(body.continue_final_message), variables=variables,
+    )  # fmt: skip
 
 
 def _top_logprobs(body: ChatBody) -> int | None:
@@ -110,11 +116,21 @@ async def whole(job: ChatJob, generation: Generation) -> dict[str, Any]:
 
 
 def _choice(job: ChatJob, choice: CompletionOutput) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    reading = Reading(text=choice.text)
+    if job.talk.reader is not None:
+        reading = read_whole(job.talk.reader(), choice.text)
+    content = reading.text if reading.text or not (reading.calls or reading.thoughts) else None
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if reading.thoughts and job.body.include_reasoning is not False:
+        message["reasoning_content"] = message["reasoning"] = reading.thoughts
+    if reading.calls:
+        message["tool_calls"] = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in reading.calls
+        ]
+    finish = openai_finish(choice.finish_reason, called=bool(reading.calls), named=job.talk.named)
     return {
-        "index": choice.index, "message": message, "logprobs": _logprobs(job, choice),
-        "finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason,
-        **({"token_ids": choice.token_ids} if job.body.return_token_ids else {}),
+        "index": choice.index, "message": message, "logprobs": _logprobs(job, choice), "finish_reason": finish,
+        "stop_reason": choice.stop_reason, **({"token_ids": choice.token_ids} if job.body.return_token_ids else {}),
     }  # fmt: skip
 
 
@@ -129,9 +145,10 @@ async def stream(job: ChatJob, generation: Generation) -> AsyncIterator[bytes]:
     # The usual chunk is put together from strings: its JSON is built some hundred times per second.
     opening = "data: " + dumps(job.head.document())[:-1] + ',"choices":[{"index":'
     closing = ',"logprobs":null,"finish_reason":null}]' + (',"usage":null}\n\n' if job.wish.last else "}\n\n")
-    plain = job.top is None and not job.body.return_token_ids and not job.wish.each
+    plain = job.talk.reader is None and job.top is None and not job.body.return_token_ids and not job.wish.each
+    writer = ChunkWriter(job, generation)
     try:
-        for index in range(job.request.params.n):
+        for index in range(job.talk.request.params.n):
             yield f'{opening}{index},"delta":{{"role":"assistant","content":""}}{closing}'.encode()
         async for news in generation:
             for part in news.output.outputs:
@@ -139,8 +156,9 @@ async def stream(job: ChatJob, generation: Generation) -> AsyncIterator[bytes]:
                 if plain and part.finish_reason is None:
                     if part.text:
                         yield f'{opening}{part.index},"delta":{{"content":{dumps(part.text)}}}{closing}'.encode()
-                elif part.text or part.token_ids or part.finish_reason is not None:
-                    yield event(_chunk(job, generation, part))
+                else:
+                    for chunk in writer.chunks(part):
+                        yield event(chunk)
         if generation.aborted:
             return
         if job.wish.last:
@@ -150,16 +168,51 @@ async def stream(job: ChatJob, generation: Generation) -> AsyncIterator[bytes]:
         yield fault_event(error)
 
 
-def _chunk(job: ChatJob, generation: Generation, part: CompletionOutput) -> dict[str, Any]:
-    choice: dict[str, Any] = {
-        "index": part.index, "delta": {"content": part.text} if part.text else {}, "logprobs": _logprobs(job, part),
-        "finish_reason": part.finish_reason,
-    }  # fmt: skip
-    if part.finish_reason is not None:
-        choice["stop_reason"] = part.stop_reason
-    if job.body.return_token_ids:
-        choice["token_ids"] = part.token_ids
-    rest: dict[str, Any] = {"choices": [choice]}
-    if job.wish.last:
-        rest["usage"] = usage(generation) if job.wish.each else None
-    return job.head.document(**rest)
+class ChunkWriter:
+    """The chunks of all choices: text, thoughts and tool calls, each choice with a reader of its own."""
+
+    def __init__(self, job: ChatJob, generation: Generation) -> None:
+        self._job, self._generation = job, generation
+        make = job.talk.reader or ReplyReader
+        self._readers = [make() for _ in range(job.talk.request.params.n)]
+
+    def chunks(self, part: CompletionOutput) -> Iterator[dict[str, Any]]:
+        """One chunk per piece; log-probabilities and ids of the step go with its last one."""
+        reader, job = self._readers[part.index], self._job
+        pieces = reader.push(part.text)
+        if part.finish_reason is not None:
+            pieces += reader.finish()
+        deltas = [d for d in (self._delta(piece) for piece in pieces) if d is not None]
+        wanted = job.top is not None or bool(job.body.return_token_ids)
+        if part.finish_reason is not None or (not deltas and wanted and part.token_ids):
+            deltas.append({})
+        for number, delta in enumerate(deltas, 1):
+            last = number == len(deltas)
+            choice: dict[str, Any] = {
+                "index": part.index, "delta": delta, "logprobs": _logprobs(job, part) if last else None, "finish_reason": None
+            }  # fmt: skip
+            if last and part.finish_reason is not None:
+                choice["finish_reason"] = openai_finish(part.finish_reason, called=reader.called, named=job.talk.named)
+                choice["stop_reason"] = part.stop_reason
+            if last and job.body.return_token_ids:
+                choice["token_ids"] = part.token_ids
+            yield self._document(choice)
+
+    def _delta(self, piece: Piece) -> dict[str, Any] | None:
+        if isinstance(piece, TextDelta):
+            return {"content": piece.text}
+        if isinstance(piece, Thought):
+            if self._job.body.include_reasoning is False:
+                return None
+            return {"reasoning_content": piece.text, "reasoning": piece.text}
+        call: dict[str, Any] = {"index": piece.index, "function": {"arguments": piece.arguments}}
+        if piece.id is not None:
+            call = {"index": piece.index, "id": piece.id, "type": "function"}
+            call["function"] = {"name": piece.name, "arguments": piece.arguments}
+        return {"tool_calls": [call]}
+
+    def _document(self, choice: dict[str, Any]) -> dict[str, Any]:
+        rest: dict[str, Any] = {"choices": [choice]}
+        if self._job.wish.last:
+            rest["usage"] = usage(self._generation) if self._job.wish.each else None
+        return self._job.head.document(**rest)
