@@ -14,6 +14,7 @@ from ridgeline.errors import UserError
 from ridgeline.types import KvDtype
 
 Backend = Literal["cpu", "reference"]
+SchedulingPolicy = Literal["fcfs", "priority", "lpm"]
 IsaChoice = Literal["auto", "portable", "avx2", "avx512"]
 KV_DTYPE_NAMES: dict[str, KvDtype | Literal["auto"]] = {
     "auto": "auto", "f32": "f32", "float32": "f32", "bf16": "bf16", "bfloat16": "bf16", "f16": "f16", "float16": "f16",
@@ -37,7 +38,11 @@ def parse_count(text: str | int, *, name: str = "value") -> int:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked of a load; None and "auto" mean: decide for me. Raises `UserError` with the option, its value and the limit."""
+    """What was asked of a load; None and "auto" mean: decide for me. Raises `UserError` with the option, its value and the limit.
+
+    max_num_batched_tokens: tokens of one step; kv_cache_memory_bytes: all KV blocks together; itl_target: seconds between tokens that
+    running answers keep while prompts are read; max_num_queued_reqs: requests alive at once before new ones are refused.
+    """
 
     model: str
     max_model_len: int | None = None
@@ -48,19 +53,28 @@ class Options:
     max_num_batched_tokens: int = 512
     backend: Backend = "cpu"
     isa: IsaChoice = "auto"
+    kv_cache_memory_bytes: int | None = None
+    enable_prefix_caching: bool = True
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    max_num_queued_reqs: int = 4096
+    itl_target: float | None = None
 
     def __post_init__(self) -> None:
         for name, low, high in (
             ("max_model_len", 1, 2**31 - 1), ("threads", 1, 1024), ("block_size", 1, 4096),
-            ("max_num_seqs", 1, 65536), ("max_num_batched_tokens", 1, 2**20),
+            ("max_num_seqs", 1, 65536), ("max_num_batched_tokens", 1, 2**20), ("kv_cache_memory_bytes", 1, 2**50),
+            ("max_num_queued_reqs", 1, 2**31 - 1),
         ):  # fmt: skip
             value = getattr(self, name)
-            if value is None and name in ("max_model_len", "threads"):
+            if value is None and name in ("max_model_len", "threads", "kv_cache_memory_bytes"):
                 continue
             number = parse_count(value, name=name)
             if not low <= number <= high:
                 raise UserError(f"{name} is {number}, must be from {low} to {high}", field=name, value=number, limit=(low, high))
             object.__setattr__(self, name, number)
+        if self.itl_target is not None and not 0 < self.itl_target < 3600:
+            raise UserError(f"itl_target is {self.itl_target} s, must be above 0", field="itl_target", value=self.itl_target, limit=(0, 3600))
+        _one_of("scheduling_policy", self.scheduling_policy, get_args(SchedulingPolicy))
         _one_of("backend", self.backend, get_args(Backend))
         _one_of("isa", self.isa, get_args(IsaChoice))
         _one_of("kv_cache_dtype", self.kv_cache_dtype, tuple(KV_DTYPE_NAMES))
@@ -83,7 +97,8 @@ def make_options(model: str, given: dict[str, Any]) -> Options:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A resolved load. `blocks[g]` KV blocks of `block_size` tokens for cache group g; `notes` are decisions worth a line."""
+    """A resolved load. `blocks[g]` KV blocks of `block_size` tokens for cache group g; `chunk` tokens of a step at most;
+    `notes` are decisions worth a line."""
 
     model: str
     path: str
@@ -98,6 +113,10 @@ class Plan:
     max_num_seqs: int
     chunk: int
     notes: tuple[str, ...] = ()
+    prefix_caching: bool = True
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    max_num_queued_reqs: int = 4096
+    itl_target: float | None = None
 
     def __str__(self) -> str:
         """One line per field, for people."""

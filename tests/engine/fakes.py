@@ -13,7 +13,7 @@ from tests.cli.tiny_gguf import END_ID, metadata
 
 from ridgeline.backends.base import LoadPlan
 from ridgeline.engine.loader import LoadedModel
-from ridgeline.engine.sequence import Limits
+from ridgeline.engine.request import Limits
 from ridgeline.graph.caches import Paged, cache_groups
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.step import Step
@@ -72,6 +72,8 @@ class FakeProgram:
     def forward(self, step: Step) -> None:
         self.steps.append(step)
         bs, rows, start = self.plan.block_size, [], 0
+        for copy in step.copies:
+            self.pool[copy.group][copy.dst] = self.pool[copy.group][copy.src]
         for i, span in enumerate(step.spans):
             for t in range(span.new):
                 position = span.past + t
@@ -111,7 +113,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def byte_text(params: SamplingParams) -> TextStream:
-    return TextStream(byte_tokenizer(), params.stop)
+    return TextStream(byte_tokenizer(), params.stop, include_stop=params.include_stop_str_in_output)
 
 
 class ByteWords:
@@ -133,6 +135,9 @@ class ByteWords:
 
     def out(self, params: SamplingParams) -> TextStream:
         return byte_text(params)
+
+    def spellings(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        return [tuple(word.encode()) for word in words]
 
 
 def loaded(logits_of: LogitsOf, *, max_model_len: int = 64, max_num_seqs: int = 8) -> LoadedModel:

@@ -6,8 +6,8 @@ import sys
 
 from ridgeline.cli.output import note
 from ridgeline.cli.report import closing_report
+from ridgeline.engine.choice import Choice
 from ridgeline.engine.llm import LLM
-from ridgeline.engine.sequence import Sequence
 from ridgeline.errors import UserError
 from ridgeline.options import Options
 from ridgeline.types import SamplingParams
@@ -34,7 +34,7 @@ class _Talk:
         self._llm, self._params, self._person = llm, params, person
         self._first = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._first)
-        self._last: Sequence | None = None
+        self._last: Choice | None = None
 
     def run(self) -> int:
         code, interrupts = 0, 0

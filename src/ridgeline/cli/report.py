@@ -5,28 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from ridgeline.cli.output import note
+from ridgeline.engine.choice import Choice
 from ridgeline.engine.llm import LLM
-from ridgeline.engine.sequence import Sequence
 from ridgeline.graph.step import Span
 from ridgeline.planner.cost import GraphCost
 from ridgeline.planner.hardware import Machine
 from ridgeline.planner.roofline import predict, predict_prompt
 
 
-def timings(llm: LLM, seq: Sequence) -> dict[str, Any]:
+def timings(llm: LLM, seq: Choice) -> dict[str, Any]:
     """Seconds, tokens/s and GB/s; null where there was nothing to time. gen_* leave out the first token, which the prompt paid for.
 
     gen_gb_s: weight and KV bytes that the graph needs per step, as `planner/cost` counts them, over the measured time.
     predicted_*: the roofline's fastest time on ceilings whose provenance is `predicted_from`.
     """
-    times, decoded = seq.times, len(seq.generated) - 1
-    prompt_s, gen_s = times.first - times.start, times.last - times.first
+    times, decoded = seq.times, len(seq.token_ids) - 1
+    prompt_s, gen_s = times.first_token - times.admitted, times.last_token - times.first_token
     found: dict[str, Any] = {
-        "load_s": llm.model.load_s, "prompt_s": prompt_s, "gen_s": gen_s, "total_s": llm.model.load_s + times.last - times.start,
+        "load_s": llm.model.load_s, "prompt_s": prompt_s, "gen_s": gen_s, "total_s": llm.model.load_s + times.last_token - times.admitted,
         "prompt_tok_s": _rate(seq.prompt_len, prompt_s), "gen_tok_s": _rate(decoded, gen_s), "gen_gb_s": None,
         "predicted_prompt_tok_s": None, "predicted_gen_tok_s": None, "peak_gb_s": None, "predicted_from": None,
     }  # fmt: skip
-    if decoded < 1 or seq.times.first == 0 or llm.model.plan.backend != "cpu":
+    if decoded < 1 or seq.times.first_token == 0 or llm.model.plan.backend != "cpu":
         return found
     book, machine = book_of(llm), machine_of(llm)
     # Costs are linear in the position: the step half way, times the number of steps, is the whole.
@@ -39,12 +39,12 @@ def timings(llm: LLM, seq: Sequence) -> dict[str, Any]:
     return found
 
 
-def closing_report(llm: LLM, seq: Sequence) -> None:
+def closing_report(llm: LLM, seq: Choice) -> None:
     """Two or three lines on stderr."""
     t = timings(llm, seq)
     note(f"prompt    {seq.prompt_len:>6} tokens  {_shown(t['prompt_tok_s'])} tok/s  (roofline {_shown(t['predicted_prompt_tok_s'])})")
     note(
-        f"generated {len(seq.generated):>6} tokens  {_shown(t['gen_tok_s'])} tok/s  (roofline {_shown(t['predicted_gen_tok_s'])})"
+        f"generated {len(seq.token_ids):>6} tokens  {_shown(t['gen_tok_s'])} tok/s  (roofline {_shown(t['predicted_gen_tok_s'])})"
         f"  reading {_shown(t['gen_gb_s'])} GB/s (ceiling {_shown(t['peak_gb_s'])})"
     )
     note(f"load {t['load_s']:.2f} s, first token after {t['load_s'] + t['prompt_s']:.2f} s; {provenance(t['predicted_from'])}")

@@ -7,8 +7,8 @@ from typing import Any
 
 from ridgeline.cli.output import note, print_json
 from ridgeline.cli.report import closing_report, timings
+from ridgeline.engine.choice import Choice
 from ridgeline.engine.llm import LLM
-from ridgeline.engine.sequence import Sequence
 from ridgeline.errors import InternalError, UserError
 from ridgeline.options import Options
 from ridgeline.types import SamplingParams
@@ -32,12 +32,12 @@ def answer(
         note("")
         closing_report(llm, seq)
     if seq.finish == "error":
-        raise InternalError(f"generation failed after {len(seq.generated)} tokens: {seq.stop_reason}")
+        raise InternalError(f"generation failed after {len(seq.token_ids)} tokens: {seq.stop_reason}")
     return 0
 
 
-def _generate(llm: LLM, ids: list[int], params: SamplingParams, *, show: bool) -> Sequence:
-    last: Sequence | None = None
+def _generate(llm: LLM, ids: list[int], params: SamplingParams, *, show: bool) -> Choice:
+    last: Choice | None = None
     for last in llm.stream(ids, params):
         if show and last.delta:
             sys.stdout.write(last.delta)
@@ -69,10 +69,10 @@ def messages(system: str | None, text: str) -> list[dict[str, str]]:
     return [*first, {"role": "user", "content": text}]
 
 
-def document(llm: LLM, seq: Sequence) -> dict[str, Any]:
+def document(llm: LLM, seq: Choice) -> dict[str, Any]:
     """The JSON answer. token_ids: generated only, an ending EOS included; seed: the one that repeats this answer."""
     out = seq.output()
-    usage = {"prompt_tokens": seq.prompt_len, "completion_tokens": len(out.token_ids), "total_tokens": len(seq.tokens)}
+    usage = {"prompt_tokens": seq.prompt_len, "completion_tokens": len(out.token_ids), "total_tokens": seq.prompt_len + len(out.token_ids)}
     return {
         "model": llm.model.plan.model, "text": out.text, "token_ids": out.token_ids, "finish_reason": out.finish_reason,
         "stop_reason": out.stop_reason, "seed": seq.seed, "usage": usage, "timings": timings(llm, seq),

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
 from typing import Any
 
-from ridgeline.engine.batch import run_batch
-from ridgeline.engine.loader import LoadedModel, load
-from ridgeline.engine.sequence import Sequence, admit
+from ridgeline.engine.choice import Choice
+from ridgeline.engine.core import EngineCore
+from ridgeline.engine.loader import LoadedModel, load, make_core
+from ridgeline.engine.request import EngineRequest, RequestState, prepare
 from ridgeline.errors import UserError
 from ridgeline.options import Options, make_options
 from ridgeline.types import RequestOutput, SamplingParams
@@ -22,11 +23,13 @@ class LLM:
     """A loaded model that answers lists of prompts. Not for use from several threads at once.
 
     LLM("smollm2", max_model_len=4096, threads=2, kv_cache_dtype="f16"): options as in `ridgeline.options.Options`.
+    Prefixes stay cached from call to call. `core` is the engine itself: its metrics, its trace.
     Raises `UserError` for a model or an option that cannot be used.
     """
 
     def __init__(self, model: str, **options: Any) -> None:
         self.model: LoadedModel = load(make_options(model, options))
+        self.core: EngineCore = make_core(self.model)
 
     @classmethod
     def from_options(cls, options: Options) -> LLM:
@@ -35,7 +38,7 @@ class LLM:
     @classmethod
     def from_loaded(cls, model: LoadedModel) -> LLM:
         llm = cls.__new__(cls)
-        llm.model = model
+        llm.model, llm.core = model, make_core(model)
         return llm
 
     def generate(self, prompts: Prompt | Many[Prompt], sampling_params: Params = None) -> list[RequestOutput]:
@@ -62,9 +65,9 @@ class LLM:
         render = self.model.text.render
         return self._answer([render(list(t), tools, add_generation_prompt) for t in talks], sampling_params)
 
-    def stream(self, prompt_ids: list[int], params: SamplingParams) -> Iterator[Sequence]:
-        """The sequences of one prompt as they grow: `delta` is the text that is new, `finish` is set at the end."""
-        return self._run(self._admit(0, prompt_ids, params))
+    def stream(self, prompt_ids: list[int], params: SamplingParams) -> Iterator[Choice]:
+        """The choices of one prompt as they grow: `delta` is the text that is new, `finish` is set at the end."""
+        return self._run([self._prepare(0, None, prompt_ids, params)])
 
     def get_tokenizer(self) -> Any:
         return self.model.text.tokenizer
@@ -91,20 +94,26 @@ class LLM:
         if len(each) != len(prompts):
             text = f"{len(each)} sampling_params for {len(prompts)} prompts"
             raise UserError(text, field="sampling_params", value=len(each), limit=len(prompts), remedy="give one for all, or one each")
-        admitted = [self._admit(i, ids, p) for i, ((_, ids), p) in enumerate(zip(prompts, each, strict=True))]
-        for _ in self._run([s for group in admitted for s in group]):
+        asked = [self._prepare(i, text, ids, p) for i, ((text, ids), p) in enumerate(zip(prompts, each, strict=True))]
+        for _ in self._run(asked):
             pass
-        return [
-            RequestOutput(str(i), text, ids, [s.output() for s in group], finished=True)
-            for i, ((text, ids), group) in enumerate(zip(prompts, admitted, strict=True))
-        ]
+        return [one.output() for one in asked]
 
-    def _admit(self, request: int, prompt_ids: list[int], params: SamplingParams) -> list[Sequence]:
-        return admit(request, prompt_ids, params, self.model.limits, [self.model.text.out(params) for _ in range(params.n)])
+    def _prepare(self, index: int, text: str | None, ids: list[int], params: SamplingParams) -> RequestState:
+        asked = prepare(EngineRequest(str(index), ids, params, text), self.model.limits, self.model.text)
+        self.core.state.check_prompt(len(ids))
+        return asked
 
-    def _run(self, sequences: list[Sequence]) -> Iterator[Sequence]:
-        plan = self.model.plan
-        return run_batch(self.model.program, sequences, vocab=self.model.limits.vocab, chunk=plan.chunk, max_num_seqs=plan.max_num_seqs)
+    def _run(self, asked: list[RequestState]) -> Iterator[Choice]:
+        """Step until these requests have ended. Whoever stops listening half way aborts them."""
+        core = self.core
+        try:
+            for one in asked:
+                core.submit(one)
+            while core.busy:
+                yield from core.step()
+        finally:
+            core.close()
 
 
 def _is_one(prompts: Prompt | Many[Prompt]) -> bool:

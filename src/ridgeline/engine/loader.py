@@ -10,18 +10,27 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from ridgeline.backends import cpu
-from ridgeline.backends.base import LoadPlan, Program
+from ridgeline.backends.base import KEY_SEGMENT, LoadPlan, Program
 from ridgeline.backends.cpu import CpuProgram, default_threads
+from ridgeline.engine.core import EngineCore
 from ridgeline.engine.machine import memory_budget
 from ridgeline.engine.progress import packing_bar
+from ridgeline.engine.request import Limits
 from ridgeline.engine.resolve import Facts, resolve
-from ridgeline.engine.sequence import Limits
 from ridgeline.engine.words import Words, open_words
 from ridgeline.formats.checkpoint import Checkpoint, open_checkpoint
 from ridgeline.formats.pull import resolve as find
 from ridgeline.formats.tensors import Tensor
+from ridgeline.graph.caches import cache_groups
+from ridgeline.graph.ops import Embed
+from ridgeline.kv.manager import KvCache
 from ridgeline.models import ModelSpec, load_spec
 from ridgeline.options import Options, Plan
+from ridgeline.scheduler.budget import Budget
+from ridgeline.scheduler.state import SchedulerConfig, SchedulerState
+
+# Logits of prompt positions (prompt_logprobs) that one step may hold.
+PROMPT_ROWS_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,3 +93,18 @@ def load_cpu(model: OpenModel) -> CpuProgram:
     model.checkpoint.check_unchanged()
     model.checkpoint.release_all()
     return program
+
+
+def make_core(model: LoadedModel) -> EngineCore:
+    """An idle engine on a loaded model. One model has one engine at a time: they would write into the same KV blocks."""
+    plan, graph = model.plan, model.program.graph
+    windows = [group.window for group in cache_groups(graph.caches)]
+    config = SchedulerConfig(plan.scheduling_policy, plan.max_model_len, key_segment=KEY_SEGMENT)
+    width = max([op.vocab for op in graph.ops if isinstance(op, Embed)], default=model.limits.vocab)
+    rows = max(1, min(plan.chunk, PROMPT_ROWS_BYTES // (4 * width)))
+    budget = Budget(max(plan.chunk, plan.max_num_seqs), plan.max_num_seqs, plan.itl_target, prompt_rows=rows)
+
+    def make_state() -> SchedulerState:
+        return SchedulerState(KvCache(windows, plan.blocks, plan.block_size, "radix" if plan.prefix_caching else "off"), config)
+
+    return EngineCore(model.program, make_state, budget, model.limits, cache_key=(plan.path, plan.kv_dtype))

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ridgeline.errors import TemplateError
 from ridgeline.formats.checkpoint import Checkpoint
 from ridgeline.text.stream import TextStream
 from ridgeline.text.tokenizer import Tokenizer
 from ridgeline.types import SamplingParams
+
+
+class TextSource(Protocol):
+    """What a request needs to know of text when it is prepared."""
+
+    def out(self, params: SamplingParams) -> TextStream:
+        """The text of one choice, stop strings included."""
+
+    def spellings(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        """All token sequences that spell these words, with and without a space before them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +58,15 @@ class Words:
                 f"{self.name} has no chat template, so it cannot hold a conversation", field="chat_template",
                 remedy="continue a text instead: ridgeline run MODEL --raw \"...\"",
             )  # fmt: skip
+
+    def spellings(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        """As vLLM bans words: each as it continues a text, and after a space; what ends like the first needs no entry of its own."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            plain = tuple(self.tokenizer.encode_plain(word.lstrip() or word, first=False))
+            spaced = tuple(self.tokenizer.encode_plain(" " + (word.lstrip() or word), first=False))
+            found |= {ids: None for ids in (plain, spaced) if ids and (ids is plain or ids[-len(plain) :] != plain)}
+        return list(found)
 
     def out(self, params: SamplingParams) -> TextStream:
         return TextStream(

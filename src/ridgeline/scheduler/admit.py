@@ -22,7 +22,7 @@ def admit(state: SchedulerState, draft: Draft) -> None:
     while state.waiting and len(state.running) < draft.budget.sequences and draft.chunk_left > 0:
         seq = _next(state, hits)
         hit = hits.get(seq.id) or _lookup(state, seq)
-        if _worth_waiting(state, seq, hit):
+        if _worth_waiting(state, seq, hit) or draft.chunk_of(seq) <= 0:
             break
         chosen = _affordable(state, seq, hit, spare)
         if chosen is None:

@@ -24,6 +24,7 @@ class Budget:
 
     itl_target: seconds between tokens that running decodes should keep; without it, itl_slack times the time of a step without prompt
     tokens (None: no limit). min_chunk: prompt tokens that any step may carry, so that prompts always advance; max_chunk: per sequence.
+    prompt_rows: logits rows of prompt positions (`Request.prompt_rows`) that a step may ask for, so that their buffer stays small.
     """
 
     tokens: int = 2048
@@ -32,10 +33,13 @@ class Budget:
     itl_slack: float | None = 2.5
     min_chunk: int = 16
     max_chunk: int | None = None
+    prompt_rows: int | None = None
 
     def __post_init__(self) -> None:
         if self.sequences < 1 or self.min_chunk < 1 or (self.max_chunk is not None and self.max_chunk < 1):
             raise UserError("max_num_seqs and chunks must be at least 1", field="max_num_seqs", value=self.sequences, limit=1)
+        if self.prompt_rows is not None and self.prompt_rows < 1:
+            raise UserError("a step needs room for at least one prompt row", field="prompt_rows", value=self.prompt_rows, limit=1)
         if self.tokens < self.sequences:
             raise UserError(
                 f"max_num_batched_tokens is {self.tokens}, less than max_num_seqs {self.sequences}",

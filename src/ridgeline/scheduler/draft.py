@@ -10,12 +10,17 @@ from ridgeline.scheduler.cascade import shared_walks
 from ridgeline.scheduler.state import Draw, SchedulerState, Sequence
 
 
+def _owes_rows(seq: Sequence) -> bool:
+    return seq.request.prompt_rows and seq.scored < seq.prompt_len
+
+
 class Draft:
-    """Collects spans in order. chunk_left: prompt tokens that the step may still take."""
+    """Collects spans in order. chunk_left: prompt tokens that the step may still take; rows_left: logits rows of prompt positions."""
 
     def __init__(self, state: SchedulerState, budget: Budget, chunk_limit: int) -> None:
         self.budget = budget
         self.chunk_left = chunk_limit
+        self.rows_left = budget.tokens if budget.prompt_rows is None else budget.prompt_rows
         self.finished_prompts: list[Sequence] = []
         self._state = state
         self._spans: list[Span] = []
@@ -27,6 +32,8 @@ class Draft:
         rest = seq.known - seq.computed
         if rest == 1 and seq.status == "running" and seq.admitted_step != self._state.steps:
             return 1
+        if _owes_rows(seq):
+            rest = min(rest, max(0, seq.scored - seq.computed) + self.rows_left)
         return min(rest, self.chunk_left, self.budget.max_chunk or rest, seq.request.max_chunk or rest)
 
     def add(self, seq: Sequence, new: int) -> None:
@@ -36,8 +43,9 @@ class Draft:
         record = self._state.record
         decode = seq.known - past == 1 and seq.admitted_step != self._state.steps
         want = int(end == seq.known)
-        if seq.request.prompt_rows and seq.scored < seq.prompt_len:
+        if _owes_rows(seq):
             want = max(want, end - max(past, seq.scored))
+            self.rows_left -= want
         self._spans.append(Span(seq.id, past, new, want))
         self._seqs.append(seq)
         self._rows += want

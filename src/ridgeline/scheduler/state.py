@@ -198,12 +198,8 @@ class SchedulerState:
         prompt = len(request.prompt)
         if request.id in self.by_request:
             raise UserError(f"request id {request.id!r} is already in use", field="id", value=request.id)
-        if prompt == 0:
-            raise UserError("the prompt has no tokens", field="prompt", value=0, limit=1, remedy="send at least one token")
-        self._check_fits(prompt, self.config.max_model_len - 1, "the model length leaves", "shorten the prompt")
+        self.check_prompt(prompt)
         capacity = self.kv.capacity_tokens
-        if capacity is not None:
-            self._check_fits(prompt, capacity, "the KV cache holds", "shorten the prompt or give the KV cache more memory")
         cap = self.config.max_model_len if capacity is None else min(capacity + 1, self.config.max_model_len)
         if request.max_tokens is not None:
             cap = min(cap, prompt + request.max_tokens)
@@ -220,6 +216,15 @@ class SchedulerState:
         self.by_request[request.id] = list(made)
         self._arrived.append(request.id)
         return made
+
+    def check_prompt(self, tokens: int) -> None:
+        """Raises what `submit` would for a prompt of so many tokens. Depends on nothing that changes."""
+        if tokens == 0:
+            raise UserError("the prompt has no tokens", field="prompt", value=0, limit=1, remedy="send at least one token")
+        self._check_fits(tokens, self.config.max_model_len - 1, "the model length leaves", "shorten the prompt")
+        capacity = self.kv.capacity_tokens
+        if capacity is not None:
+            self._check_fits(tokens, capacity, "the KV cache holds", "shorten the prompt or give the KV cache more memory")
 
     @staticmethod
     def _check_fits(prompt: int, limit: int, what: str, remedy: str) -> None:

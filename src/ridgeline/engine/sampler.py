@@ -1,0 +1,145 @@
+"""The draws of one step: which rows are sampled for whom, and what comes back to each choice. A row that fails ends its own choice only.
+
+Knows the order of logits rows. Refuses to know what a draw is (`sampling/`) and what an ended sequence means for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import repeat
+
+import numpy as np
+
+from ridgeline.backends.base import Program
+from ridgeline.engine.choice import Choice
+from ridgeline.engine.request import RequestState
+from ridgeline.graph.step import Step
+from ridgeline.sampling.plan import Sampled, SamplePlan, SampleRow, TopLogprobs
+from ridgeline.scheduler.state import SchedulerState
+from ridgeline.types import FinishReason
+
+NOT_FINITE = "the logits hold NaN or infinity, or no token is allowed"
+
+
+@dataclass(slots=True)
+class StepResult:
+    """tokens: one per `state.draws`, -1 for a choice that failed; finishes: by sequence id; choices: those that drew, in that order;
+    gaps: seconds between each one's last two tokens, or since its arrival for a first one (negative)."""
+
+    tokens: list[int]
+    finishes: dict[int, FinishReason] = field(default_factory=dict)
+    choices: list[Choice] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+
+
+def sample_step(
+    program: Program,
+    step: Step,
+    state: SchedulerState,
+    choices: Mapping[int, Choice],
+    requests: Mapping[str, RequestState],
+    vocab: int,
+    now: float,
+) -> StepResult:
+    """Sample what the step's logits are for. `now`: seconds, for the times of the tokens."""
+    draws = state.draws
+    result = StepResult([-1] * len(draws))
+    rows, owners = list[SampleRow](), list[tuple[int, int, Choice]]()
+    for i, draw in enumerate(draws):
+        choice = choices[draw.seq]
+        result.choices.append(choice)
+        try:
+            rows.append(choice.row(draw.row))
+            owners.append((i, draw.seq, choice))
+        except Exception as fault:  # a grammar's
+            _fail(result, draw.seq, choice, f"{type(fault).__name__}: {fault}")
+    owed = _prompt_rows(step, state, choices, requests, rows)
+    if not rows:
+        return result
+    drawn = _draw(program, rows, vocab)
+    tokens, failed, logprobs = drawn.tokens.tolist(), drawn.failed.tolist(), drawn.logprobs.tolist()
+    for j, (i, seq_id, choice) in enumerate(owners):
+        if failed[j]:
+            _fail(result, seq_id, choice, NOT_FINITE)
+            continue
+        gap = now - choice.last_at if choice.last_at else choice.times.arrival - now
+        try:
+            choice.accept(tokens[j], logprobs[j], drawn.top[j], now)
+        except Exception as fault:  # a grammar's, or the detokenizer's
+            _fail(result, seq_id, choice, f"{type(fault).__name__}: {fault}")
+            continue
+        result.tokens[i] = tokens[j]
+        result.gaps.append(gap)
+        if choice.finish is not None:
+            result.finishes[seq_id] = choice.finish
+    at = len(owners)
+    for asked, count in owed:
+        _give_prompt(state, asked, failed[at : at + count], tokens[at : at + count], logprobs[at : at + count], drawn.top[at : at + count])
+        at += count
+    return result
+
+
+def _fail(result: StepResult, seq_id: int, choice: Choice, why: str) -> None:
+    choice.close("error", why)
+    result.finishes[seq_id] = "error"
+
+
+def _draw(program: Program, rows: list[SampleRow], vocab: int) -> Sampled:
+    """One native call; if it refuses the plan, one per row, so that only the row at fault fails."""
+    try:
+        return program.sample(SamplePlan(tuple(rows), vocab))
+    except Exception:
+        each = [_draw_one(program, row, vocab) for row in rows]
+        tokens, failed, logprobs = (np.concatenate([getattr(s, name) for s in each]) for name in ("tokens", "failed", "logprobs"))
+        return Sampled(tokens, failed, logprobs, tuple(t for s in each for t in s.top))
+
+
+def _draw_one(program: Program, row: SampleRow, vocab: int) -> Sampled:
+    try:
+        return program.sample(SamplePlan((row,), vocab))
+    except Exception:
+        return Sampled(np.full(1, -1, np.int32), np.ones(1, np.bool_), np.full(1, np.nan, np.float32), (None,))
+
+
+def _prompt_rows(
+    step: Step, state: SchedulerState, choices: Mapping[int, Choice], requests: Mapping[str, RequestState], rows: list[SampleRow]
+) -> list[tuple[RequestState, int]]:
+    """Add a row for each prompt token whose log-probability is owed and was computed now; who gets how many, in order."""
+    owed, first = list[tuple[RequestState, int]](), 0
+    for span in step.spans:
+        seq = state.sequences[span.seq]
+        if seq.request.prompt_rows and seq.scored < seq.prompt_len and span.want:
+            asked = requests[choices[span.seq].request_id]
+            known, end = asked.prompt_logprobs or [], span.past + span.new
+            count = min(end + 1, seq.prompt_len) - len(known)
+            at = first + span.want - (end + 1 - len(known))
+            given = asked.prompt_ids[len(known) : len(known) + count]
+            rows += [
+                SampleRow(at + j, given=token, logprobs=k)
+                for j, (token, k) in enumerate(zip(given, repeat(asked.request.params.prompt_logprobs), strict=False))
+            ]
+            owed.append((asked, count))
+        first += span.want
+    return owed
+
+
+def _give_prompt(
+    state: SchedulerState,
+    asked: RequestState,
+    failed: list[bool],
+    tokens: list[int],
+    logprobs: list[float],
+    top: tuple[TopLogprobs | None, ...],
+) -> None:
+    """Log-probabilities of prompt tokens to their request; a row without numbers fails the whole request."""
+    if any(failed):
+        for choice in asked.choices:
+            if choice.finish is None and choice.sequence is not None:
+                choice.close("error", NOT_FINITE)
+                state.end(choice.sequence, "error")
+        return
+    found = asked.prompt_logprobs if asked.prompt_logprobs is not None else []
+    for token, logprob, best in zip(tokens, logprobs, top, strict=True):
+        listed = {} if best is None else dict(zip(best.ids.tolist(), best.values.tolist(), strict=True))
+        found.append({token: logprob, **listed})

@@ -1,0 +1,133 @@
+"""A flight recorder: every step, with what entered before it, in a ring; written as Chrome/Perfetto JSON, or decided again (`replay`).
+
+Recording keeps references to what the scheduler made anyway. Knows no numbers of the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ridgeline.graph.step import Span, Step
+from ridgeline.scheduler.apply import apply, undo
+from ridgeline.scheduler.budget import Budget, Predict
+from ridgeline.scheduler.policy import decide
+from ridgeline.scheduler.state import Request, SchedulerState, StepRecord
+from ridgeline.types import FinishReason
+
+Event = tuple[float, Request | str]  # (now, a request that arrived, or the id of one that was aborted)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """One step. tokens: what each draw gave, None when the backend failed; times: seconds at its start, decided, forward done,
+    sampled, applied; usage: per cache group blocks free, cached, in use."""
+
+    record: StepRecord
+    step: Step
+    tokens: tuple[int, ...] | None
+    finishes: Mapping[int, FinishReason]
+    times: tuple[float, float, float, float, float]
+    usage: tuple[tuple[int, int, int], ...]
+
+
+class Trace:
+    """Mutable: the last `keep` steps. `lost` counts steps that fell out of the ring."""
+
+    def __init__(self, keep: int = 65536) -> None:
+        self._ring: deque[tuple[StepTrace, tuple[Event, ...]]] = deque(maxlen=keep)
+        self._pending: list[Event] = []
+        self.lost = 0
+
+    def arrived(self, request: Request, now: float) -> None:
+        self._pending.append((now, request))
+
+    def aborted(self, request_id: str, now: float) -> None:
+        self._pending.append((now, request_id))
+
+    def step(self, step: StepTrace) -> None:
+        self.lost += len(self._ring) == self._ring.maxlen
+        self._ring.append((step, tuple(self._pending)))
+        self._pending.clear()
+
+    def clear(self) -> None:
+        self._ring.clear()
+        self._pending.clear()
+        self.lost = 0
+
+    def steps(self) -> list[tuple[StepTrace, tuple[Event, ...]]]:
+        """Oldest first: each step and what entered before it."""
+        return list(self._ring)
+
+    def write(self, path: Path | str) -> None:
+        """Chrome trace JSON (opens in ui.perfetto.dev): a row for the engine's phases, one per running sequence, and counters."""
+        steps = self.steps()
+        origin = steps[0][0].times[0] if steps else 0.0
+        events = [e for step, before in steps for e in _events(step, before, origin)]
+        document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"lost_steps": self.lost}}
+        with open(path, "w", encoding="utf8") as file:
+            json.dump(document, file)
+            file.write("\n")
+
+
+_PHASES = ("decide", "forward", "sample", "apply")
+
+
+def _events(s: StepTrace, before: Iterable[Event], origin: float) -> Iterator[dict[str, Any]]:
+    def us(seconds: float) -> float:
+        return round((seconds - origin) * 1e6, 1)
+
+    r, step = s.record, s.step
+    for now, what in before:
+        name = f"abort {what}" if isinstance(what, str) else f"arrive {what.id}"
+        asked = {} if isinstance(what, str) else {"prompt": len(what.prompt), "max_tokens": what.max_tokens, "n": what.n}
+        yield {"name": name, "ph": "i", "s": "p", "ts": us(now), "pid": 1, "tid": 0, "args": {"step": r.number, **asked}}
+    facts: dict[str, Any] = {
+        "step": r.number, "rows": step.rows, "spans": len(step.spans), "decodes": r.decodes, "chunk_tokens": r.chunk_tokens,
+        "chunk_limit": r.chunk_limit, "copies": len(step.copies), "shared_walks": [asdict(w) for w in step.shared],
+        "admitted": r.admitted, "forked": r.forked, "preempted": r.preempted, "ended": r.ended, "failed": s.tokens is None,
+    }  # fmt: skip
+    for name, start, end in zip(_PHASES, s.times[:-1], s.times[1:], strict=True):
+        args = facts if name == "forward" else {}
+        yield {"name": name, "ph": "X", "ts": us(start), "dur": round((end - start) * 1e6, 1), "pid": 1, "tid": 1, "args": args}
+    drawn = dict(zip((d.seq for d in r.draws), s.tokens or (), strict=False))
+    for span in step.spans:
+        args = {"past": span.past, "new": span.new, "token": drawn.get(span.seq)}
+        name = "decode" if span.new == 1 and span.want else "chunk"
+        start, dur = us(s.times[1]), round((s.times[2] - s.times[1]) * 1e6, 1)
+        yield {"name": name, "ph": "X", "ts": start, "dur": dur, "pid": 2, "tid": span.seq, "args": args}
+    for g, (free, cached, used) in enumerate(s.usage):
+        args = {"used": used, "cached": cached, "free": free}
+        yield {"name": f"KV blocks {g}", "ph": "C", "ts": us(s.times[0]), "pid": 1, "args": args}
+    yield {"name": "sequences", "ph": "C", "ts": us(s.times[0]), "pid": 1, "args": {"running": r.running, "waiting": r.waiting}}
+
+
+def replay(
+    trace: Trace, state: SchedulerState, budget: Budget, predict: Predict | None = None
+) -> Iterator[tuple[tuple[Span, ...], tuple[Span, ...]]]:
+    """Decide every recorded step anew from an empty state: (recorded spans, decided spans). They are equal if nothing but the
+    recorded inputs matters. Only a trace that lost no steps can be replayed."""
+    for recorded, before in trace.steps():
+        for now, what in before:
+            state.now = now
+            if isinstance(what, str):
+                state.abort(what)
+            else:
+                state.submit(what)
+        state.now = recorded.record.now
+        step = decide(state, budget, predict)
+        yield recorded.step.spans, step.spans
+        if recorded.tokens is None:
+            undo(state, step)
+            for span in step.spans:
+                if span.seq in state.sequences:
+                    state.end(state.sequences[span.seq], "error")
+        else:
+            apply(state, step, recorded.tokens, recorded.finishes, recorded.times[3] - recorded.times[1])
+        state.take_ended()
+
+
