@@ -7,7 +7,8 @@
 namespace ridgeline {
 namespace {
 
-constexpr int64_t kTokensPerChunk = 8;  // up to as many rows are not worth waking anybody
+constexpr int64_t kFewTokens = 8;    // up to as many rows are not worth waking anybody
+constexpr int64_t kManyTokens = 32;  // a tile of quantized activations: two workers in one would fight over its cache lines
 
 }  // namespace
 
@@ -24,8 +25,9 @@ Activations Program::Impl::activations(int slot, int x, int64_t rows, int64_t co
 
 void Program::Impl::run_tokens(const Instruction& instruction) {
   const int64_t count = row_count(instruction.selected);
-  pool.parallel((count + kTokensPerChunk - 1) / kTokensPerChunk, [&](int64_t chunk, int) {
-    const int64_t first = chunk * kTokensPerChunk, last = std::min(first + kTokensPerChunk, count);
+  const int64_t size = count >= 2 * kManyTokens ? kManyTokens : kFewTokens;
+  pool.parallel((count + size - 1) / size, [&](int64_t chunk, int) {
+    const int64_t first = chunk * size, last = std::min(first + size, count);
     for (const TokenOp& op : instruction.token_ops) run_token_op(op, first, last);
   });
 }
