@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import ridgeline.cli.args as args
+import ridgeline.cli.planning as planning
 
 app = typer.Typer(
     name="ridgeline", rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
@@ -173,6 +174,8 @@ def pull(model: args.Model, json: args.Json = False) -> None:
 
     fetch(model, as_json=json)
 
+
+planning.register(app)
 
 bench = typer.Typer(rich_markup_mode=None, help="Measure this machine and this engine.", no_args_is_help=False)
 app.add_typer(bench, name="bench")

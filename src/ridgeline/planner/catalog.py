@@ -82,7 +82,8 @@ def _from_facts(row: Row, source: str) -> ModelFacts:
     return ModelFacts(
         row.text("model"), kind, row.whole("vocab"), dim, layers, row.whole("n_heads"), row.whole("n_kv_heads"), row.whole("head_dim"),
         row.whole("ff_dense"), parts, kept_of(row), counted, source, row.text("native_dtype"), exact, row.whole("moe_experts"),
-        row.whole("moe_topk"), row.whole("state_elems_per_seq"), row.whole("max_ctx"), published, row.text("notes"),
+        row.whole("moe_topk"), row.whole("state_elems_per_seq"), row.whole("max_ctx"),
+        bool(row.whole("layers_linear_or_ssm")) and row.number("state_elems_per_seq") is None, published, row.text("notes"),
     )  # fmt: skip
 
 

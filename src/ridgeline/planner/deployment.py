@@ -32,7 +32,9 @@ class Efficiency:
     provenance: Provenance = "assumed"
 
 
+ASSUMED = Efficiency()
 PERFECT = Efficiency(1.0, 1.0, 0.0, 0.0)
+SINGLE = Layout()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,8 @@ class Deployment:
     weights: Parts
     kv: KvFormat
     ceilings: Ceilings
-    layout: Layout = Layout()
-    efficiency: Efficiency = Efficiency()
+    layout: Layout = SINGLE
+    efficiency: Efficiency = ASSUMED
     ideal: bool = False
     overhead_bytes: float = 0.0
     chunk: int = CHUNK

@@ -66,7 +66,8 @@ class ModelFacts:
     """A model as the planner sees it. source: one line, where its numbers come from; counted: "graph", "config" or "cited".
 
     formula_params: the lecture's 2VD + 3DFL + (2DNH + 2DKH)L, None where it does not apply. stored: bytes as a file holds them.
-    state_elems: recurrent state per sequence. published: total and active parameters as cited, in billions.
+    state_elems: recurrent state per sequence; state_unknown: it has one, but the table does not say how large. published: total and active
+    parameters as cited, in billions.
     """
 
     name: str
@@ -88,6 +89,7 @@ class ModelFacts:
     top_k: int = 0
     state_elems: int = 0
     max_context: int = 0
+    state_unknown: bool = False
     published: tuple[float | None, float | None] = (None, None)
     notes: str = ""
     graph: Graph | None = None

@@ -124,7 +124,8 @@ def workshop_devices() -> dict[str, Device]:
         twin = full[twins[name]]
         found[name] = Device(
             name, twin.kind, _needed(row, "mem_GB"), _needed(row, "bandwidth_GBps"), twin.tflops, twin.link_gb_s, twin.link_kind,
-            twin.tdp_w, price, price, "workshop", "derived from the workshop's $/M figures", "workshop calculator; peaks from hardware.csv (C24)", "D",
+            twin.tdp_w, price, price, "workshop", "derived from the workshop's $/M figures",
+            "workshop calculator; peaks from hardware.csv (C24)", "D",
         )  # fmt: skip
     return found
 

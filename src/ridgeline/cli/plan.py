@@ -1,0 +1,288 @@
+"""`ridgeline plan`: arithmetic before anything is bought. All formulas are in `planner/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from ridgeline.cli.output import note, print_json, size, table
+from ridgeline.errors import UserError
+from ridgeline.planner.catalog import find_model, models
+from ridgeline.planner.explain import explain
+from ridgeline.planner.facts import ModelFacts
+from ridgeline.planner.formats import WeightFormat, kv_format_named, native_format, weight_format
+from ridgeline.planner.hardware import MATH_TYPES, Device, devices, find_device, workshop_devices
+from ridgeline.planner.load import Traffic
+from ridgeline.planner.local import local_facts
+from ridgeline.planner.parallel import Layout
+from ridgeline.planner.presets import Preset, preset
+from ridgeline.planner.price import rounded
+from ridgeline.planner.report import Asked, plan_document
+from ridgeline.planner.search import Goal, Option, search, ways
+from ridgeline.planner.setup import Overhead, Setup, host_device
+from ridgeline.planner.tables import folded
+
+MAX_TOKENS = 1 << 30
+SHOWN = 110
+
+
+@dataclass(frozen=True)
+class PlanArgs:
+    """What was typed, parsed; None where nothing was. bytes, bytes/s, seconds, tokens."""
+
+    model: str
+    device: str | None = None
+    this_host: bool = False
+    search: bool = False
+    workshop: bool = False
+    hardware_file: Path | None = None
+    preset: str | None = None
+    context: int | None = None
+    output: int | None = None
+    users: int | None = None
+    batch: int | None = None
+    rate: float | None = None
+    cached: int = 0
+    ttft: float | None = None
+    itl: float | None = None
+    price: Decimal | None = None
+    utilization: Decimal = Decimal(1)
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
+    kv_heads: int | None = None
+    weights_bytes: float | None = None
+    bandwidth: float | None = None
+    memory: float | None = None
+    overhead: tuple[float, float] | None = None
+    math: str | None = None
+    tp: int = 1
+    pp: int = 1
+    replicas: int = 1
+    threads: int | None = None
+    ideal: bool = False
+    ignore_window: bool = False
+    explain: bool = False
+
+
+def plan(args: PlanArgs, *, as_json: bool) -> None:
+    """Raises `UserError` for an unknown name, a size that cannot be, or a combination that means nothing."""
+    _check(args)
+    chosen = preset(args.preset) if args.preset is not None else None
+    facts = model_facts(args.model, args.kv_heads)
+    facts = facts.without_windows() if args.ignore_window else facts
+    goal = _goal(args, chosen)
+    setup = _setup(args, facts, _device(args))
+    if args.search or (args.device is None and not args.this_host):
+        found = _searched(args, setup, goal, chosen)
+        if as_json:
+            print_json(_search_document(facts, goal, found))
+        else:
+            _print_search(facts, goal, found, chosen)
+        return
+    asked = Asked(goal, args.output or (chosen.output if chosen else 256))
+    document = plan_document(setup, asked)
+    if args.explain:
+        document["explain"] = [str(line) for line in explain(setup.deployment(), document["batch"], goal.context)]
+    if args.kv_heads is not None:
+        document["notes"].append(f"{args.kv_heads} KV heads instead of the model's own: accuracy needs an evaluation")
+    if as_json:
+        print_json(document)
+    else:
+        _print_plan(document)
+
+
+def _check(args: PlanArgs) -> None:
+    given = [name for name in ("users", "batch", "rate") if getattr(args, name) is not None]
+    if len(given) > 1:
+        both = " and ".join(f"--{n}" for n in given)
+        raise UserError(f"{both} say different things about the load", field=f"--{given[0]}", value=both, remedy="give one of them")
+    if args.device is not None and args.this_host:
+        raise UserError("--device and --this-host exclude each other", field="--device", value=args.device, remedy="give one of them")
+    for name, low in (("context", 1), ("output", 1), ("users", 1), ("batch", 1), ("cached", 0), ("kv_heads", 1)):
+        value = getattr(args, name)
+        if value is not None and not low <= value <= MAX_TOKENS:
+            option = "--" + name.replace("_", "-")
+            raise UserError(f"{option} is {value}, must be from {low} to {MAX_TOKENS}", field=option, value=value, limit=(low, MAX_TOKENS))
+    if args.math is not None and args.math not in MATH_TYPES:
+        raise UserError(
+            f"--math is {args.math!r}, must be one of {', '.join(MATH_TYPES)}", field="--math", value=args.math, limit=MATH_TYPES
+        )
+
+
+def model_facts(name: str, kv_heads: int | None = None) -> ModelFacts:
+    """A file or folder, a short name of `pull` that is in the cache, or a row of the table."""
+    from ridgeline.formats.pull import find_cached
+
+    path = Path(name).expanduser()
+    if path.exists() and (path.suffix in (".gguf", ".json", ".safetensors") or path.is_dir()):
+        return _without_override(local_facts(path), kv_heads)
+    exact = any(folded(name) == folded(n) for n in models())
+    cached = None if exact else find_cached(name)
+    if cached is not None:
+        return _without_override(local_facts(cached), kv_heads)
+    return find_model(name, kv_heads)
+
+
+def _without_override(facts: ModelFacts, kv_heads: int | None) -> ModelFacts:
+    if kv_heads is not None:
+        raise UserError("--kv-heads changes a row of the table, not a file", field="--kv-heads", value=kv_heads, remedy="name a model")
+    return facts
+
+
+def _device(args: PlanArgs) -> Device:
+    if args.this_host:
+        from ridgeline.bench.probe import machine
+        from ridgeline.backends.cpu import default_threads
+        from ridgeline.engine.machine import memory_budget
+
+        return host_device(machine(args.threads or default_threads()), memory_budget())
+    listed = _table(args)
+    return next(iter(listed.values())) if args.device is None else find_device(args.device, listed)
+
+
+def _table(args: PlanArgs) -> Mapping[str, Device]:
+    return workshop_devices() if args.workshop else devices(args.hardware_file)
+
+
+def _setup(args: PlanArgs, facts: ModelFacts, device: Device) -> Setup:
+    form: WeightFormat | None = None
+    if args.weight_dtype is not None and args.weight_dtype.casefold() != "native":
+        form = weight_format(args.weight_dtype)
+    elif facts.stored is None:
+        form = native_format(facts.native)
+    math = next((m for m in MATH_TYPES if m == args.math), None)
+    overhead = None if args.overhead is None else Overhead(*args.overhead)
+    return Setup(
+        facts, device, form, kv_format_named(args.kv_dtype or "bf16"), Layout(args.tp, args.pp, args.replicas), args.ideal, math,
+        args.weights_bytes, args.bandwidth, args.memory, overhead,
+    )  # fmt: skip
+
+
+def _goal(args: PlanArgs, chosen: Preset | None) -> Goal:
+    context = args.context or (chosen.context if chosen else 4096)
+    output = args.output or (chosen.output if chosen else 256)
+    batch = args.batch
+    if batch is None and chosen is not None and args.users is None and args.rate is None:
+        batch = chosen.min_batch
+    traffic = None if args.rate is None else Traffic(args.rate, context, output, args.cached)
+    if args.cached > context:
+        raise UserError(f"--cached is {args.cached}, more than the {context} tokens of --context", field="--cached", value=args.cached)
+    itl = args.itl if args.itl is not None else chosen.itl_s if chosen else None
+    return Goal(context, itl, args.ttft, batch, args.users, traffic, args.price, args.utilization)
+
+
+def _searched(args: PlanArgs, base: Setup, goal: Goal, chosen: Preset | None) -> list[Option]:
+    listed = _table(args).values() if args.device is None else [base.device]
+    fixed = args.weight_dtype is not None or args.weights_bytes is not None or args.ideal
+    formats = () if fixed else chosen.formats if chosen else ("fp8", "int4")
+    tps = (args.tp,) if args.tp > 1 or args.ideal else (1, 2, 4, 8)
+    return search(ways(base, listed, formats, tps), goal)
+
+
+def option_row(option: Option) -> dict[str, Any]:
+    """One option of a search as plain values."""
+    setup = option.setup
+    return {
+        "device": setup.device.name, "passes": option.passes, "usd_per_mtok": rounded(option.usd_per_mtok),
+        "usd_per_hour": rounded(option.usd_per_hour), "devices": setup.layout.devices,
+        "tp": setup.layout.tp, "replicas": setup.layout.replicas, "weight_dtype": setup.form.name if setup.form else "as stored",
+        "batch": option.batch, "itl_ms": option.itl_s * 1e3, "ttft_ms": option.ttft_s * 1e3, "throughput_tok_s": option.tok_s,
+        "max_users": option.max_users, "reason": option.reason, "fix": option.fix,
+    }  # fmt: skip
+
+
+def _search_document(facts: ModelFacts, goal: Goal, found: Sequence[Option]) -> dict[str, Any]:
+    rows = [option_row(o) for o in found]
+    passing = [r for r in rows if r["passes"]]
+    priced = [r for r in passing if r["usd_per_mtok"] is not None]
+    labels = found[0].setup.labels() if found else {}
+    return {
+        "model": facts.name, "context": goal.context, "slo": {"itl_ms": _ms(goal.itl_s), "ttft_ms": _ms(goal.ttft_s)},
+        "best": next(iter(priced or passing), None), "passing": len(passing), "options": rows, "labels": labels,
+    }  # fmt: skip
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
+
+
+def _print_search(facts: ModelFacts, goal: Goal, found: Sequence[Option], chosen: Preset | None) -> None:
+    if chosen is not None:
+        print(f"pinned: {chosen.pins}; chased: {chosen.chases}; solved: {chosen.solves}")
+    promise = [f"{n} <= {v * 1e3:g} ms" for n, v in (("ITL", goal.itl_s), ("TTFT", goal.ttft_s)) if v is not None]
+    print(f"{facts.name}, {goal.context} tokens a sequence, {', '.join(promise) or 'no promise'}\n")
+    header = ["device", "n", "weights", "batch", "ITL ms", "TTFT ms", "tok/s", "$/h", "$/M out", "max users"]
+    rows = [
+        [
+            o.setup.device.name, o.setup.layout.devices, o.setup.form.name if o.setup.form else "stored", o.batch, f"{o.itl_s * 1e3:.2f}",
+            f"{o.ttft_s * 1e3:.0f}", f"{o.tok_s:,.0f}", "-" if o.usd_per_hour is None else f"{o.usd_per_hour:.2f}",
+            "-" if o.usd_per_mtok is None else f"{o.usd_per_mtok:.3f}", o.max_users,
+        ]
+        for o in found if o.passes
+    ]  # fmt: skip
+    print(table(rows, header) if rows else "nothing passes")
+    dropped = [[o.setup.device.name, o.reason, o.fix] for o in found if not o.passes]
+    if dropped:
+        print("\ndropped\n" + table(dropped, ["device", "reason", "nearest fix"]))
+    note(f"prices: lower figure of the table unless given; {found[0].setup.labels()['step_time_ms']}" if found else "no devices")
+
+
+def _print_plan(p: Mapping[str, Any]) -> None:
+    labels, memory = p["labels"], p["memory"]
+    count = f"{p['devices']} x " if p["devices"] > 1 else ""
+    print(f"{p['model']} on {count}{p['device']}: batch {p['batch']}, {p['context']} tokens a sequence\n")
+
+    def line(name: str, value: str, key: str = "") -> None:
+        print(f"{name:>22}  {value:<34}" + (f"  [{_cut(labels[key])}]" if key else ""))
+
+    line("parameters", f"{p['params']:,}", "params")
+    line("weights", f"{size(p['weights_bytes'])} ({p['weight_dtype']})", "weights_bytes")
+    line("KV per token", f"{p['kv_bytes_per_token']:,} B = {p['kv_bytes_per_token'] / 1024:g} KiB", "kv_bytes_per_token")
+    line("KV per sequence", f"{p['kv_bytes_per_sequence']:,} B ({size(p['kv_bytes_per_sequence'])})", "kv_bytes_per_sequence")
+    words = {"weights": "weights", "kv": "KV", "activations": "activations", "overhead": "rest"}
+    parts = " + ".join(f"{word} {size(memory[key])}" for key, word in words.items())
+    verdict = "fits" if p["fits"] else "DOES NOT FIT"
+    line("memory", f"{size(p['memory_bytes'])} of {size(memory['capacity'])}: {verdict}", "memory_bytes")
+    print(f"{'':>22}  {parts}")
+    line("users that fit", f"{p['max_users']:,}", "max_users")
+    line("step (ITL)", f"{p['step_time_ms']:.2f} ms, {p['bound']} bound", "step_time_ms")
+    line("throughput", f"{p['throughput_tok_s']:,.1f} tok/s" + _of(p["asymptote_tok_s"]), "throughput_tok_s")
+    line("TTFT", f"{p['ttft_ms']:.1f} ms for {p['context']} tokens", "ttft_ms")
+    line("ridge", f"batch {p['ridge_batch']:.0f} ({p['ridge_flop_per_byte']:.1f} FLOP/byte)", "ridge_batch")
+    if p["usd_per_mtok"] is not None:
+        high = f" to {p['usd_per_mtok_high']:.3f}" if p["usd_per_mtok_high"] not in (None, p["usd_per_mtok"]) else ""
+        line("$ per million output", f"{p['usd_per_mtok']:.3f}{high}", "usd_per_mtok")
+    for key in ("usd_per_mtok_by_kind", "load"):
+        if p.get(key):
+            print(f"{key.replace('_', ' '):>22}  " + ", ".join(f"{k.replace('_', ' ')} {_short(v)}" for k, v in p[key].items()))
+    if p["slo"]["reason"]:
+        line("promise", f"missed: {p['slo']['reason']}; nearest fix: {p['slo']['fix']}")
+    elif p["slo"]["itl_ms"] or p["slo"]["ttft_ms"]:
+        line("promise", "kept")
+    if p["curve"]:
+        rows = [[c["batch"], f"{c['step_ms']:.2f}", f"{c['tok_s']:,.0f}", _mark(c)] for c in p["curve"]]
+        print("\n" + table(rows, ["batch", "ms a step", "tok/s", ""]))
+    for text in p["notes"]:
+        print(f"note: {text}")
+    for text in p.get("explain", ()):
+        print(f"  {text}")
+
+
+def _cut(label: str) -> str:
+    """A label for one line; --json has the whole."""
+    return label if len(label) <= SHOWN else label[: SHOWN - 3] + "..."
+
+
+def _mark(row: Mapping[str, Any]) -> str:
+    return "<- best" if row["best"] else "" if row["within"] else "over the promise"
+
+
+def _of(value: float | None) -> str:
+    return "" if value is None else f" (asymptote {value:,.1f})"
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,156 @@
+"""The planning commands and their help: declarations only, as in `cli/app`, which registers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import ridgeline.cli.args as args
+import ridgeline.planner.units as units
+
+
+def _option(parser: Callable[[str, str], Any], name: str, metavar: str, help_: str) -> Any:
+    return typer.Option(name, parser=lambda text: parser(text, name), metavar=metavar, help=help_)
+
+
+def _count(name: str, help_: str) -> Any:
+    return typer.Option(name, parser=args.count(name), metavar="N", help=help_)
+
+
+PlanModel = Annotated[str, typer.Argument(metavar="MODEL", help="A model of `ridgeline models`, a .gguf file, a folder or a config.json.")]
+Device = Annotated[str | None, typer.Option(metavar="NAME", help="A device of `ridgeline hardware`. Left out: all are tried.")]
+ThisHost = Annotated[bool, typer.Option("--this-host", help="This machine, with its measured ceilings.")]
+Search = Annotated[bool, typer.Option("--search", help="Try counts and formats on --device too.")]
+Workshop = Annotated[bool, typer.Option("--workshop", help="Use the eight devices of the workshop's calculator.")]
+HardwareFile = Annotated[
+    Path | None,
+    typer.Option("--hardware-file", envvar="RIDGELINE_HARDWARE", metavar="CSV", help="Rows that replace or extend the table."),
+]
+PresetName = Annotated[str | None, typer.Option("--preset", metavar="NAME", help="premium-chat, async-agent or batch.")]
+Context = Annotated[int | None, _count("--context", "Tokens held per sequence; the prompt, for TTFT and --rate. Default 4096.")]
+Output = Annotated[int | None, _count("--output", "Tokens generated per request. Default 256.")]
+Users = Annotated[int | None, _count("--users", "Sequences at once over all replicas.")]
+Batch = Annotated[int | None, _count("--batch", "Sequences at once on a replica; numbers are given whether they fit or not.")]
+Rate = Annotated[float | None, _option(units.per_second, "--rate", "N/s", "Requests that arrive: 5/s, 300/min.")]
+Cached = Annotated[int, _count("--cached", "With --rate: prompt tokens found in the prefix cache.")]
+Ttft = Annotated[float | None, _option(units.seconds, "--ttft", "TIME", "Promise: time to first token, e.g. 500ms.")]
+Itl = Annotated[float | None, _option(units.seconds, "--itl", "TIME", "Promise: time between tokens, e.g. 30ms.")]
+Price = Annotated[Decimal | None, _option(units.usd_per_hour, "--price", "USD/h", "Of one device: 2.69/h. Default: the table's.")]
+Utilization = Annotated[Decimal | None, _option(units.fraction, "--utilization", "SHARE", "Of the hours paid for: 40% or 0.4.")]
+WeightDtype = Annotated[str | None, typer.Option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4, nf4, mxfp4, q4_k ...")]
+KvDtype = Annotated[str | None, typer.Option("--kv-dtype", metavar="DTYPE", help="bf16, f32, f16, fp8, int8, int4, q8_0, q4_0.")]
+KvHeads = Annotated[int | None, _count("--kv-heads", "Replace the model's number of KV heads.")]
+WeightsBytes = Annotated[float | None, _option(units.byte_count, "--weights-bytes", "SIZE", "All weights: 14.0e9, 14GB.")]
+Bandwidth = Annotated[float | None, _option(units.bandwidth, "--bandwidth", "RATE", "Of memory, per device: 2.0TB/s.")]
+Memory = Annotated[float | None, _option(units.byte_count, "--memory", "SIZE", "Of one device: 192e9, 80GB.")]
+Overhead = Annotated[Any, _option(units.share_or_bytes, "--overhead-bytes", "SIZE", "Kept free per device: 8GB or 10%.")]
+Math = Annotated[str | None, typer.Option("--math", metavar="TYPE", help="Linear layers compute in bf16, fp8, int8 or fp4.")]
+Tp = Annotated[int, _count("--tp", "Tensor-parallel devices.")]
+Pp = Annotated[int, _count("--pp", "Pipeline stages.")]
+Replicas = Annotated[int, _count("--replicas", "Copies that serve side by side.")]
+Ideal = Annotated[bool, typer.Option("--ideal", help="The lecture's arithmetic: every parameter once, efficiency one, no rest.")]
+IgnoreWindow = Annotated[bool, typer.Option("--ignore-window", help="As an engine that keeps every token in every layer.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Show each formula with these numbers in it.")]
+
+
+def plan(
+    model: PlanModel,
+    device: Device = None,
+    this_host: ThisHost = False,
+    search: Search = False,
+    workshop: Workshop = False,
+    hardware_file: HardwareFile = None,
+    preset: PresetName = None,
+    context: Context = None,
+    output: Output = None,
+    users: Users = None,
+    batch: Batch = None,
+    rate: Rate = None,
+    cached: Cached = 0,
+    ttft: Ttft = None,
+    itl: Itl = None,
+    price: Price = None,
+    utilization: Utilization = None,
+    weight_dtype: WeightDtype = None,
+    kv_dtype: KvDtype = None,
+    kv_heads: KvHeads = None,
+    weights_bytes: WeightsBytes = None,
+    bandwidth: Bandwidth = None,
+    memory: Memory = None,
+    overhead: Overhead = None,
+    math: Math = None,
+    tp: Tp = 1,
+    pp: Pp = 1,
+    replicas: Replicas = 1,
+    threads: args.Threads = None,
+    ideal: Ideal = False,
+    ignore_window: IgnoreWindow = False,
+    explain: Explain = False,
+    json: args.Json = False,
+) -> None:
+    """How many users fit, how fast they are served, and at what price, before anything is bought.
+
+    \b
+    Examples:
+      ridgeline plan Llama-3.1-8B --device "H100 SXM" --context 8K --users 64
+      ridgeline plan Llama-2-13B --device "H100 SXM" --context 1024 --batch 64 --ideal --explain
+      ridgeline plan Mistral-7B-v0.3 --context 4K --itl 10ms          which devices keep 10 ms, cheapest first
+      ridgeline plan smollm2 --this-host --context 1K
+      ridgeline plan Qwen3-32B --device "H100 SXM" --tp 2 --rate 5/s --cached 2K --price 2.69/h
+    """
+    from ridgeline.cli.plan import PlanArgs
+    from ridgeline.cli.plan import plan as run
+
+    run(
+        PlanArgs(
+            model, device, this_host, search, workshop, hardware_file, preset, context, output, users, batch, rate, cached, ttft, itl, price,
+            utilization if utilization is not None else Decimal(1), weight_dtype, kv_dtype, kv_heads, weights_bytes, bandwidth, memory,
+            overhead, math, tp, pp, replicas, threads, ideal, ignore_window, explain,
+        ),
+        as_json=json,
+    )  # fmt: skip
+
+
+def hardware(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One device, with its sources.")] = None,
+    hardware_file: HardwareFile = None,
+    workshop: Workshop = False,
+    json: args.Json = False,
+) -> None:
+    """The table of devices: memory, bandwidth, dense peaks per number format, links, price bands with dates.
+
+    \b
+    Examples:
+      ridgeline hardware
+      ridgeline hardware "h100 sxm"
+      ridgeline hardware --hardware-file mine.csv --json
+    """
+    from ridgeline.cli.facts import hardware as run
+
+    run(name, hardware_file, workshop=workshop, as_json=json)
+
+
+def models(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One model, file or config.json.")] = None, json: args.Json = False
+) -> None:
+    """The table of models: parameters, caches, where each number comes from.
+
+    \b
+    Examples:
+      ridgeline models
+      ridgeline models "deepseek-v3 /"
+      ridgeline models ./config.json --json
+    """
+    from ridgeline.cli.facts import list_models
+
+    list_models(name, as_json=json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the planning commands to the application."""
+    for command in (plan, hardware, models):
+        app.command()(command)
