@@ -12,10 +12,11 @@ from starlette.responses import Response
 
 from ridgeline.errors import RidgelineError
 from ridgeline.server import ops, tokens
+from ridgeline.server.anthropic import messages
 from ridgeline.server.body import ClientGone
 from ridgeline.server.failure import HttpError, error_body, failure
 from ridgeline.server.gate import Gate, GateRules
-from ridgeline.server.openai import chat, completions, models
+from ridgeline.server.openai import chat, completions, models, responses
 from ridgeline.server.state import State
 
 logger = logging.getLogger("ridgeline.server")
@@ -30,6 +31,9 @@ def build(state: State, rules: GateRules | None = None) -> Any:
     app.add_api_route("/v1/models/{model:path}", models.model, methods=["GET"], response_model=None)
     app.add_api_route("/v1/chat/completions", chat.chat_completions, methods=["POST"], response_model=None)
     app.add_api_route("/v1/completions", completions.completions, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/responses", responses.responses, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/messages", messages.messages, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/messages/count_tokens", messages.count_tokens, methods=["POST"], response_model=None)
     app.add_api_route("/tokenize", tokens.tokenize, methods=["POST"], response_model=None)
     app.add_api_route("/detokenize", tokens.detokenize, methods=["POST"], response_model=None)
     app.add_api_route("/health", ops.health, methods=["GET"], response_model=None)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from ridgeline.engine.request import Limits
 from ridgeline.engine.words import Words
+from ridgeline.server.anthropic.diagnosis import Diagnoses
 from ridgeline.server.bounds import Bounds
 from ridgeline.server.engine import Engine
 from ridgeline.server.failure import HttpError
@@ -66,6 +67,7 @@ class State:
     bounds: Bounds = field(default_factory=Bounds)
     features: Features = field(default_factory=Features)
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "ridgeline-words"))
+    diagnoses: Diagnoses = field(default_factory=Diagnoses)
     pending: int = 0
     draining: bool = False
 

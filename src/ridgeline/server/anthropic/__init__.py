@@ -1,0 +1,1 @@
+"""The Anthropic protocol: messages and token counts, in their blocks, events and error objects."""
