@@ -107,7 +107,7 @@ class Dialect:
     aliases: what others call it (vLLM's `--tool-call-parser`). template_marks: found in a chat template's source, they tell the dialect.
     markers: texts that frame calls; a tokenizer may hold them as control tokens, whose text must then be kept (see `keeps_special`).
     grammar: (tools, parallel, spell) -> Lark source of one or more calls of these tools; `spell(marker)` writes a marker as the grammar
-    needs it. own_prompt: the template does not present the tools, the dialect does (`prompt.py`).
+    needs it. write: a call of (name, JSON arguments) as text, for models that learn the dialect from their prompt (`prompt.py`).
     """
 
     name: str
@@ -116,7 +116,7 @@ class Dialect:
     aliases: tuple[str, ...] = ()
     template_marks: tuple[str, ...] = ()
     markers: tuple[str, ...] = ()
-    own_prompt: bool = False
+    write: Callable[[str, str], str] | None = None
 
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"

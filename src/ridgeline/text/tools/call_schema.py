@@ -42,6 +42,12 @@ def embedded(tool: ToolSpec, place: str) -> tuple[dict[str, Any], dict[str, Any]
     return {"$ref": f"#/$defs/{place}"}, {place: _moved(schema, f"#/$defs/{place}")}
 
 
+def definitions_of(tool: ToolSpec) -> dict[str, Any]:
+    """The schema of one tool's arguments, by itself."""
+    schema, definitions = embedded(tool, "tool")
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
 def inline(schema: dict[str, Any]) -> str:
     """A schema inside a Lark grammar: runs of blanks are bounded, and keywords that cannot be enforced are ignored."""
     return "%json " + json.dumps({**schema, "x-guidance": {"whitespace_pattern": BLANKS, "lenient": True}}, ensure_ascii=False)

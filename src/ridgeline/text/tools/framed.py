@@ -14,17 +14,16 @@ from ridgeline.text.tools.reading import BLANK, Feeding, Reader, Sink
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """openers begin a call and closers end one; both may be missing. read: makes the reader of what lies between.
+    """openers begin a call and closers end one; both may be missing. read(sink, opener): makes the reader of what follows the opener.
 
-    bare: the first characters of a reply that is a call without an opener, read by `read_bare`, which must know the tool.
+    bare: characters that begin a call without an opener ("") when they begin the reply; then the tool must be known, or it is text.
     again: characters after a call that begin another one without an opener; between: characters that may stand between the two.
     """
 
-    read: Callable[[Sink], Reader[None]]
+    read: Callable[[Sink, str], Reader[None]]
     openers: Sequence[str] = ()
     closers: Sequence[str] = ()
-    bare: Sequence[str] = ()
-    read_bare: Callable[[Sink], Reader[None]] | None = None
+    bare: str = ""
     again: str = ""
     between: str = ""
     new_id: Callable[[], str] = call_id
@@ -103,9 +102,9 @@ class FramedStream:
                     self._buffer = self._buffer[1:]
         return True
 
-    def _enter(self, opener: str, reader: Reader[None]) -> None:
+    def _enter(self, opener: str) -> None:
         self._start = self._after = False
-        self._feeding, self._raw, self._opener = Feeding(reader), opener, len(opener)
+        self._feeding, self._raw, self._opener = Feeding(self._frame.read(self._sink, opener)), opener, len(opener)
         self._calls_before = self._sink.count
 
     def _first(self) -> bool:
@@ -113,15 +112,11 @@ class FramedStream:
         stripped = self._buffer.lstrip(BLANK)
         if not stripped:
             return False
-        starts = [s for s in self._frame.bare if stripped.startswith(s)]
-        if not starts and any(s.startswith(stripped) for s in self._frame.bare):
-            return False
         self._start = False
-        if starts and self._frame.read_bare is not None:
+        if stripped[0] in self._frame.bare:
             self._say(self._buffer[: len(self._buffer) - len(stripped)])
-            opener = max(starts, key=len)[:-1]
-            self._buffer = stripped[len(opener) :]
-            self._enter(opener, self._frame.read_bare(self._sink))
+            self._buffer = stripped
+            self._enter("")
         return True
 
     def _text(self) -> bool:
@@ -133,7 +128,7 @@ class FramedStream:
             if not any(o != opener and o.startswith(buffer[at:]) for o in openers):
                 self._say(buffer[:at])
                 self._buffer = buffer[at + len(opener) :]
-                self._enter(opener, self._frame.read(self._sink))
+                self._enter(opener)
                 return True
             keep = len(buffer) - at
         else:
@@ -156,7 +151,7 @@ class FramedStream:
         if any(c.startswith(stripped) for c in (*self._frame.closers, *self._frame.openers)):
             return False
         if stripped[0] in self._frame.again:
-            self._enter("", self._frame.read(self._sink))
+            self._enter("")
             return True
         if stripped[0] in self._frame.between:
             self._buffer = stripped[1:]

@@ -12,7 +12,7 @@ from ridgeline.text.tools.reading import Reader, Sink, blank, call_values
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
-def _read(sink: Sink) -> Reader[None]:
+def _read(sink: Sink, opener: str) -> Reader[None]:
     yield from call_values(sink, (yield from blank()))
 
 

@@ -43,13 +43,13 @@ class Sink:
             self._flush()
             self._deltas.append(TextDelta(text))
 
-    def begin(self, name: str) -> int:
+    def begin(self, name: str, id: str | None = None) -> int:
         """A new call; its index, or -1 when it is left out."""
         self._flush()
         if self.count and not self.options.parallel:
             return -1
         index, self.count = self.count, self.count + 1
-        self._deltas.append(CallDelta(index, "", self._new_id(), name))
+        self._deltas.append(CallDelta(index, "", id or self._new_id(), name))
         return index
 
     def argue(self, index: int, piece: str) -> None:
@@ -86,12 +86,12 @@ class Call:
     def begun(self) -> bool:
         return self._index is not None
 
-    def name(self, name: str) -> None:
+    def name(self, name: str, id: str | None = None) -> None:
         if self._index is not None:
             return
         if not name or (self.known and name not in self._sink.options.names):
             raise Malformed
-        self._index = self._sink.begin(name)
+        self._index = self._sink.begin(name, id)
         self._sink.argue(self._index, "".join(self._held))
         self._held = []
 
@@ -133,6 +133,38 @@ def string() -> Reader[str]:
         return str(json.loads(f'"{"".join(raw)}"', strict=False))
     except ValueError:
         raise Malformed from None
+
+
+def exactly(word: str) -> Reader[None]:
+    """These characters."""
+    for expected in word:
+        if (yield) != expected:
+            raise Malformed
+
+
+def short(ends: str, first: str = "") -> Reader[tuple[str, str]]:
+    """(text up to one of the characters `ends`, that character); for names, which are short."""
+    raw = [first] if first else []
+    while True:
+        char = yield
+        if char in ends:
+            return "".join(raw).strip(), char
+        raw.append(char)
+        if len(raw) > _MAX_KEY:
+            raise Malformed
+
+
+def until(end: str, out: Callable[[str], None]) -> Reader[None]:
+    """Everything up to `end`, to `out`; what may be the beginning of `end` is held back."""
+    held = ""
+    while True:
+        held += yield
+        if held.endswith(end):
+            out(held[: -len(end)])
+            return
+        keep = next((n for n in range(min(len(held), len(end) - 1), 0, -1) if held.endswith(end[:n])), 0)
+        out(held[: len(held) - keep])
+        held = held[len(held) - keep :]
 
 
 def value(first: str, out: Callable[[str], None]) -> Reader[str | None]:
@@ -219,7 +251,7 @@ def call_object(call: Call, *, outermost: bool = True) -> Reader[None]:
             raise Malformed
         if (yield from blank()) != ":":
             raise Malformed
-        after = yield from _member(call, key, (yield from blank()))
+        after = yield from _member(call, key, (yield from blank()), outermost)
         char = (yield from blank()) if after is None or after in BLANK else after
         if char == ",":
             char = yield from blank()
@@ -229,11 +261,11 @@ def call_object(call: Call, *, outermost: bool = True) -> Reader[None]:
         call.end()
 
 
-def _member(call: Call, key: str, first: str) -> Reader[str | None]:
+def _member(call: Call, key: str, first: str, outermost: bool) -> Reader[str | None]:
     if key in ("name", "function") and first == '"':
         call.name((yield from string()))
         return None
-    if key == "function" and first == "{":
+    if key == "function" and first == "{" and outermost:
         yield from call_object(call, outermost=False)
         return None
     if key in _ARGUMENTS and not call.argued:
@@ -283,7 +315,10 @@ class Feeding:
     def __init__(self, reader: Reader[None]) -> None:
         self._reader = reader
         self.done = self.bad = False
-        next(reader)
+        try:
+            next(reader)
+        except StopIteration:
+            self.done = True
 
     def feed(self, text: str, start: int) -> int:
         """Send characters from `start` on until the reader ends; the index after the last one it took.
