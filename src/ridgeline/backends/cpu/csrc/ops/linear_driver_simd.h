@@ -137,14 +137,43 @@ struct Output {
   int64_t stride;
 };
 
-// out[lanes / kLanes][tokens][kLanes] into y rows [row, row + live).
-static inline void write_rows(const float* out, int64_t lanes, const TokenTile& a, const Output& y, int64_t row, int64_t live) {
-  for (int64_t done = 0; done < live; done += lanes) {
-    const int64_t n = live - done < lanes ? live - done : lanes;
-    float* to = y.y + a.first * y.stride + row + done;
-    for (int64_t t = 0; t < a.tokens; ++t, out += lanes) std::memcpy(to + t * y.stride, out, static_cast<size_t>(n) * sizeof(float));
+// Results of one token tile and up to kWriteRows rows. Written to y together, because a row of y is often a multiple of a page away
+// from the next: one line of each at a time would push the others out of the same few cache sets.
+constexpr int64_t kWriteRows = 64;
+struct Results {
+  alignas(64) float values[kTokenTile * kWriteRows];  // [piece][tokens][lanes of the piece]
+  int64_t first = 0, rows = 0, pieces = 0;
+  struct Piece {
+    const float* values;
+    int64_t lanes, live;
+  } piece[kWriteRows / kRowTile];
+
+  float* room(int64_t tokens) { return values + rows * tokens; }
+  // `lanes` rows of the next room(), of which `live` exist.
+  void add(int64_t tokens, int64_t lanes, int64_t live) {
+    piece[pieces++] = {room(tokens), lanes, live};
+    rows += lanes;
   }
-}
+  void write(const TokenTile& a, const Output& y) {
+    float* to = y.y + a.first * y.stride + first;
+    for (int64_t t = 0; t < a.tokens; ++t, to += y.stride) {
+      float* at = to;
+      for (int64_t i = 0; i < pieces; ++i) {
+        std::memcpy(at, piece[i].values + t * piece[i].lanes, static_cast<size_t>(piece[i].live) * sizeof(float));
+        at += piece[i].live;
+      }
+    }
+    first += at_end();
+    rows = pieces = 0;
+  }
+
+ private:
+  int64_t at_end() const {
+    int64_t n = 0;
+    for (int64_t i = 0; i < pieces; ++i) n += piece[i].live;
+    return n;
+  }
+};
 
 // Rows [first, last) times one token tile: pairs of row tiles as one Wide vector (or two Narrow ones), a single one as Narrow.
 template <template <typename> class F, typename Narrow, typename Wide>
@@ -152,19 +181,26 @@ void multiply_rows(const PackedMatrix& w, const TokenTile& a, const Output& y, i
   using N = F<Narrow>;
   const int64_t groups = w.columns / kGroup;
   const Extra extra = prepare_extra<N, Narrow::kSigned>(a, groups);
-  alignas(64) float out[kTokenTile * 2 * kRowTile];
+  Results results;
+  results.first = first;
   for (int64_t row = first; row < last;) {
     const TileSpan span = tile_span<N>(row / kRowTile, w.rows, w.columns);
     const bool pair = span.paired && row / kRowTile % 2 == 0 && last - row > kRowTile;
-    const int64_t wanted = pair ? 2 * kRowTile : kRowTile, live = last - row < wanted ? last - row : wanted;
+    const int64_t rows = pair ? 2 * kRowTile : kRowTile, lanes = pair ? Wide::kLanes : kRowTile;
+    if (results.rows + rows > kWriteRows) results.write(a, y);
+    float* out = results.room(a.tokens);
     if (pair) {
       multiply_tile<F<Wide>, Wide, 2 * kRowTile / Wide::kLanes>(w.data, span, groups, a, extra, out);
     } else {
       multiply_tile<N, Narrow, 1>(w.data, span, groups, a, extra, out);
     }
-    write_rows(out, pair ? Wide::kLanes : kRowTile, a, y, row, live);
-    row += live;
+    for (int64_t done = 0; done < rows; done += lanes) {
+      const int64_t left = last - row - done;
+      results.add(a.tokens, lanes, left < lanes ? left : lanes);
+    }
+    row += rows;
   }
+  results.write(a, y);
 }
 
 template <template <typename> class F, typename Narrow, typename Wide>
