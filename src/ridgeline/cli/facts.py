@@ -84,9 +84,7 @@ def list_models(name: str | None, *, as_json: bool) -> None:
             for r in rows
         ]  # fmt: skip
         print(table(cells, header))
-        note(
-            "KV in bf16 as a long sequence grows; fixed: full windows and recurrent states; `ridgeline models NAME` shows one with its source"
-        )
+        note("KV in bf16 as a long sequence grows; fixed: full windows and states; `ridgeline models NAME` shows one with its source")
 
 
 def model_row(f: ModelFacts) -> dict[str, Any]:

@@ -134,8 +134,8 @@ def _without_override(facts: ModelFacts, kv_heads: int | None) -> ModelFacts:
 
 def _device(args: PlanArgs) -> Device:
     if args.this_host:
-        from ridgeline.bench.probe import machine
         from ridgeline.backends.cpu import default_threads
+        from ridgeline.bench.probe import machine
         from ridgeline.engine.machine import memory_budget
 
         return host_device(machine(args.threads or default_threads()), memory_budget())

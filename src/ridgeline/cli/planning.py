@@ -107,9 +107,9 @@ def plan(
 
     run(
         PlanArgs(
-            model, device, this_host, search, workshop, hardware_file, preset, context, output, users, batch, rate, cached, ttft, itl, price,
-            utilization if utilization is not None else Decimal(1), weight_dtype, kv_dtype, kv_heads, weights_bytes, bandwidth, memory,
-            overhead, math, tp, pp, replicas, threads, ideal, ignore_window, explain,
+            model, device, this_host, search, workshop, hardware_file, preset, context, output, users, batch, rate, cached, ttft, itl,
+            price, utilization if utilization is not None else Decimal(1), weight_dtype, kv_dtype, kv_heads, weights_bytes, bandwidth,
+            memory, overhead, math, tp, pp, replicas, threads, ideal, ignore_window, explain,
         ),
         as_json=json,
     )  # fmt: skip

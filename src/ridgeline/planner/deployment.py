@@ -218,9 +218,9 @@ class Deployment:
         return batch * self.layout.pp / self.decode(batch, context).seconds
 
     def asymptote(self, context: int) -> float | None:
-        """Tokens/s that no batch can pass: bandwidth / KV bytes of a sequence. None for a model that keeps nothing per token."""
-        held = self.sequence_bytes(context)
-        return self.ceilings.bytes_per_s * self.efficiency.memory * self.layout.tp / held if held else None
+        """Tokens/s that no batch can pass: bandwidth / KV bytes that a sequence reads each step. None for a model that keeps nothing."""
+        read = self.sequence_bytes(context) if self.ideal else self.demand.decode(1, context).kv_bytes
+        return self.ceilings.bytes_per_s * self.efficiency.memory * self.layout.tp / read if read else None
 
     def ridge_batch(self) -> float:
         """Sequences above which the linear layers of decode wait for arithmetic: peak x bytes a parameter / (2 x bandwidth)."""

@@ -10,9 +10,10 @@ from decimal import Decimal
 from typing import Any
 
 from ridgeline.planner.deployment import Deployment
+from ridgeline.planner.formats import native_format
 from ridgeline.planner.load import Steady, Traffic, steady
 from ridgeline.planner.parallel import tp_limit
-from ridgeline.planner.price import Share, per_million, rounded, split_by_device_time
+from ridgeline.planner.price import Share, rounded, split_by_device_time
 from ridgeline.planner.search import Goal, Option, judge
 from ridgeline.planner.setup import Setup
 
@@ -48,19 +49,21 @@ def plan_document(setup: Setup, asked: Asked) -> dict[str, Any]:
         "kv_bytes_per_sequence": d.sequence_bytes(context), "state_bytes_per_sequence": facts.state_bytes(),
         "memory_bytes": round(memory.total), "memory": {k: round(v) for k, v in asdict(memory).items()},
         "step_time_ms": time.seconds * 1e3, "step": _step(time), "bound": time.bound,
-        "throughput_tok_s": replicas * d.throughput(batch, context), "requests_s": replicas * d.throughput(batch, context) / asked.output,
+        "throughput_tok_s": option.tok_s, "requests_s": option.tok_s / asked.output,
         "asymptote_tok_s": d.asymptote(context), "ttft_ms": d.ttft(context) * 1e3, "ridge_batch": d.ridge_batch(),
         "ridge_flop_per_byte": d.ceilings.linear_flops_per_s / d.ceilings.bytes_per_s, "fits": memory.fits,
         "max_users": option.max_users * replicas, "max_context": d.max_context(batch) if memory.fits else None,
         "usd_per_hour": None, "usd_per_mtok": None, "usd_per_mtok_high": None,
         "slo": {"itl_ms": _ms(goal.itl_s), "ttft_ms": _ms(goal.ttft_s), "met": option.passes, "reason": option.reason, "fix": option.fix},
     }  # fmt: skip
-    labels = setup.labels()
+    labels = setup.labels() | {"usd_per_mtok": "not given: does not fit"}
     if memory.fits:
-        found |= _money(setup, goal, option, found["throughput_tok_s"])
+        found |= _money(setup, goal, option)
         labels["usd_per_mtok"] = _price_label(setup, goal)
     if busy is not None and goal.traffic is not None:
         found["load"] = _load(goal.traffic, busy, option)
+        served = min(goal.traffic.rate, busy.max_rate * replicas)
+        found["throughput_tok_s"], found["requests_s"] = served * goal.traffic.output, served
         if memory.fits and busy.stable and option.usd_per_hour is not None:
             found["usd_per_mtok_by_kind"] = kinds(option.usd_per_hour, goal.traffic, busy)
     found["parallel"] = _parallel(d, setup, batch, context)
@@ -78,14 +81,12 @@ def _step(time: Any) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _money(setup: Setup, goal: Goal, option: Option, tok_s: float) -> dict[str, Any]:
+def _money(setup: Setup, goal: Goal, option: Option) -> dict[str, Any]:
     high = None if goal.price is not None or setup.device.usd_high is None else setup.device.usd_high * setup.layout.devices
     usd_high = None
     if high is not None and option.usd_per_hour and option.usd_per_mtok is not None:
         usd_high = option.usd_per_mtok * high / option.usd_per_hour
     usd = option.usd_per_mtok
-    if usd is None and option.usd_per_hour is not None and goal.traffic is None:
-        usd = per_million(option.usd_per_hour, tok_s, goal.utilization)
     return {"usd_per_hour": rounded(option.usd_per_hour), "usd_per_mtok": rounded(usd), "usd_per_mtok_high": rounded(usd_high)}
 
 
@@ -169,7 +170,7 @@ def notes(setup: Setup, context: int) -> list[str]:
         found.append(f"recurrent state {facts.state_bytes() / 1e6:.1f} MB a sequence in f32, whatever the context{cross}")
     if facts.state_unknown:
         found.append("the recurrent state's size is unknown and not counted")
-    if setup.form is not None and setup.form.bits < 16 and setup.form.name not in facts.native:
+    if setup.form is not None and setup.form.bits < 16 and setup.form != native_format(facts.native):
         found.append(f"{setup.form.name} weights are lossy: check quality with an evaluation before they serve")
     if facts.max_context and context > facts.max_context:
         found.append(f"{context} tokens are more than the {facts.max_context} the model was made for")
