@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.server.failure import HttpError, error_body, failure
+from ridgeline.server.keys import Keys
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -27,10 +28,16 @@ _ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class GateRules:
-    """hosts: names allowed in the Host header, None for any; origins: web origins that may call, ("*",) for any."""
+    """hosts: names allowed in the Host header, None for any; origins: web origins that may call, ("*",) for any; keys: who may call, None
+    for everybody."""
 
     hosts: frozenset[str] | None = None
     origins: tuple[str, ...] = ()
+    keys: Keys | None = None
+
+
+# What a load balancer, a dashboard and a browser must reach without a key.
+_OPEN = frozenset({"/", "/health", "/ping", "/version", "/metrics"})
 
 
 class Gate:
@@ -58,11 +65,13 @@ class Gate:
 
         try:
             self._check(scope, headers, origin)
+            if scope["method"] == "OPTIONS" and origin is not None and b"access-control-request-method" in headers:
+                await _preflight(headers, told)
+                return
+            if self._rules.keys is not None and scope["path"] not in _OPEN:
+                scope["key"] = self._rules.keys.find(headers)
         except HttpError as error:
             await _refuse(scope, error, told)
-            return
-        if scope["method"] == "OPTIONS" and origin is not None and b"access-control-request-method" in headers:
-            await _preflight(headers, told)
             return
         try:
             await self._app(scope, receive, told)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.engine.request import EngineRequest
 from ridgeline.errors import InternalError
+from ridgeline.server.keys import Key
 from ridgeline.server.state import State
 from ridgeline.types import CompletionOutput, RequestOutput
 
@@ -26,11 +27,10 @@ class Generation:
     After the iteration, `prompt_tokens` counts each prompt once, `completion_tokens` all choices, `cached_tokens` what the cache had.
     """
 
-    def __init__(self, state: State, requests: list[EngineRequest]) -> None:
-        self._state, self.requests = state, requests
-        self._choices = sum(r.params.n for r in requests)
+    def __init__(self, state: State, requests: list[EngineRequest], key: Key | None = None) -> None:
+        self._state, self._key, self.requests = state, key, requests
+        self._choices = self._reserved = 0
         self._streams: list[AsyncIterator[RequestOutput]] = []
-        self._held = False
         self.aborted = False
         self.prompt_tokens = sum(len(r.prompt_ids) for r in requests)
         self.completion_tokens = 0
@@ -38,16 +38,32 @@ class Generation:
         self._cached = [0] * len(requests)
 
     def start(self) -> None:
-        """Raises `UserError` or `HttpError` for what the engine or the queue refuses; then nothing of it stays behind."""
-        self._state.enter(self._choices)
-        self._held = True
+        """Raises `UserError` or `HttpError` for what the budget, the queue or the engine refuses; then nothing of it stays behind."""
         try:
+            if self._key is not None:
+                self._key.requests += 1
+                self.requests = [self._within(self._key, request) for request in self.requests]
+            choices = sum(r.params.n for r in self.requests)
+            self._state.enter(choices)
+            self._choices = choices
             for request in self.requests:
                 self._streams.append(self._state.engine.generate(request))
         except BaseException:
             self.abort()
+            self._streams.clear()
             self._leave()
             raise
+
+    def _within(self, key: Key, request: EngineRequest) -> EngineRequest:
+        """The request within its key's budget, which holds its room until the end. Raises 429."""
+        p, prompt = request.params, len(request.prompt_ids)
+        total = None if p.max_tokens is None else p.max_tokens * p.n
+        allowed = key.allow(prompt, total)
+        if key.budget is None or allowed is None:
+            return request
+        key.reserved += prompt + allowed
+        self._reserved += prompt + allowed
+        return request if total is not None else replace(request, params=replace(p, max_tokens=max(1, allowed // p.n)))
 
     def abort(self) -> None:
         """The client is gone, or the rest is not wanted."""
@@ -56,9 +72,13 @@ class Generation:
             self._state.engine.abort(request.id)
 
     def _leave(self) -> None:
-        if self._held:
-            self._held = False
-            self._state.leave(self._choices)
+        """Give places and reserved tokens back, count what was used. Once."""
+        self._state.leave(self._choices)
+        if self._key is not None:
+            self._key.reserved -= self._reserved
+            self._key.used += self.prompt_tokens + self.completion_tokens if self._streams else 0
+        self._choices = self._reserved = 0
+        self._streams = []
 
     async def __aiter__(self) -> AsyncIterator[News]:
         try:

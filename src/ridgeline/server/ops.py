@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ridgeline.server.failure import HttpError
+from ridgeline.server.keys import Key
 from ridgeline.server.openai.common import json_response, state_of
 
 MAX_NODES = 10_000
@@ -36,3 +37,11 @@ async def cache(request: Request) -> Response:
     asked = request.query_params.get("limit", "200")
     limit = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 8 else 200
     return json_response(state.engine.cache_tree(max(1, min(limit, MAX_NODES))))
+
+
+async def usage(request: Request) -> Response:
+    """What the caller's key has used, and what is left of its budget."""
+    key: Key | None = request.scope.get("key")
+    if key is None:
+        raise HttpError(404, "this server has no API keys, so nothing is counted per key", code="not_enabled")
+    return json_response(key.document())

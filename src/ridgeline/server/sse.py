@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import aclosing
 from typing import Any
 
 from starlette.responses import Response
@@ -43,7 +44,7 @@ class EventStream(Response):
     The source must handle its own errors: once headers are out there is no other way to tell the client.
     """
 
-    def __init__(self, source: AsyncIterator[bytes], gone: Callable[[], None], headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, source: AsyncGenerator[bytes], gone: Callable[[], None], headers: Mapping[str, str] | None = None) -> None:
         self.source, self.gone = source, gone
         self.status_code, self.background = 200, None
         # X-Accel-Buffering: nginx would otherwise hold events back.
@@ -56,9 +57,9 @@ class EventStream(Response):
         self.raw_headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in given.items()]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        async with watching(receive, self.gone):
+        async with watching(receive, self.gone), aclosing(self.source) as source:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for chunk in self.source:
+            async for chunk in source:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from ridgeline.engine.request import Limits
@@ -15,6 +16,7 @@ from ridgeline.server.anthropic.diagnosis import Diagnoses
 from ridgeline.server.bounds import Bounds
 from ridgeline.server.engine import Engine
 from ridgeline.server.failure import HttpError
+from ridgeline.server.manner import Manner, manner_of
 
 T = TypeVar("T")
 
@@ -23,7 +25,8 @@ T = TypeVar("T")
 class Served:
     """The model that is served. names: all it answers to, the first is the one in replies; defaults: sampling of its generation config.
 
-    template: a chat template that replaces the model's own; created: unix seconds.
+    template: a chat template that replaces the model's own; tool_parser, reasoning_parser: by name instead of from the template;
+    created: unix seconds.
     """
 
     names: tuple[str, ...]
@@ -31,7 +34,14 @@ class Served:
     limits: Limits
     defaults: Mapping[str, Any] = field(default_factory=dict)
     template: str | None = None
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def manner(self) -> Manner:
+        """How the model speaks. Raises `UserError` for a parser that nobody knows."""
+        return manner_of(self.words, self.template, self.tool_parser, self.reasoning_parser)
 
     @property
     def name(self) -> str:

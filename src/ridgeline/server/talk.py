@@ -6,33 +6,43 @@ Runs beside the event loop: templates, tokenizing and grammars take milliseconds
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ridgeline.engine.request import EngineRequest
 from ridgeline.errors import UserError
+from ridgeline.sampling.calls import compile_calls
+from ridgeline.sampling.grammar import GrammarSpec
+from ridgeline.sampling.guide import Guide
+from ridgeline.sampling.thinking import ThinkingGuide
 from ridgeline.server.prompts import chat_ids, check_length
 from ridgeline.server.reply import ReplyReader
 from ridgeline.server.state import State
+from ridgeline.text.reasoning import ReasoningStream, Start, start_of
+from ridgeline.text.tools.base import StreamOptions, ToolSpec
+from ridgeline.text.tools.prompt import with_tools
+from ridgeline.text.tools.request import ToolChoice, read_choice, read_tools
 from ridgeline.types import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """What a body says, in no protocol's words. tools: OpenAI's form; choice: "auto", "none", "required" or, with `named`, a tool's name.
+    """What a body says, in no protocol's words. tools and choice as clients send them, see `text/tools/request`.
 
-    continues: the model goes on with the last message instead of beginning a new one; variables: for the template.
+    continues: the model goes on with the last message instead of beginning a new one; variables: for the template; format: of the answer;
+    budget: tokens that reasoning may take.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
-    choice: str = "auto"
-    named: bool = False
+    choice: Any = None
     parallel: bool = True
     template: str | None = None
     add_generation_prompt: bool = True
     continues: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)
+    format: GrammarSpec | None = None
+    budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +56,88 @@ class Ticket:
 
 @dataclass(frozen=True, eq=False)
 class Conversation:
-    """A talk ready for the engine. `reader` makes the reader of one choice; None where all text is text."""
+    """A talk ready for the engine. `reader` makes the reader of one choice; None where all text is text. remarks: for the client."""
 
     request: EngineRequest
     reader: Callable[[], ReplyReader] | None
-    named: bool = False
+    choice: ToolChoice
     remarks: tuple[str, ...] = ()
 
 
 def converse(state: State, talk: Talk, params: SamplingParams, ticket: Ticket) -> Conversation:
     """Raises `UserError` (`TemplateError`, `ContextLengthError`) for whatever is wrong with it."""
-    check_choice(talk)
-    _, ids = render(state, talk)
+    manner = state.served.manner
+    specs = read_tools(list(talk.tools))
+    choice = read_choice(specs, talk.choice)
+    text, ids = _render(state, talk, specs if choice.mode != "none" else ())
     check_length(state.served, ids, "messages")
-    return Conversation(EngineRequest(ticket.id, ids, params, priority=ticket.priority, cache_salt=ticket.cache_salt), None)
+    start: Start = "closed" if manner.tags is None else start_of(manner.tags, text)
+    guide, remarks = _guide(state, talk, choice, start)
+    calls = choice.mode != "none"
+    if (calls and manner.calls_are_special) or manner.tags_are_special:
+        params = replace(params, skip_special_tokens=False)
+    if guide is not None and (choice.forced or talk.format is not None):
+        # What a grammar binds ends with the grammar: a stop string inside it would cut it.
+        params = replace(params, stop=())
+    request = EngineRequest(
+        ticket.id, ids, params, priority=ticket.priority, cache_salt=ticket.cache_salt, grammar=None if guide is None else guide.start
+    )
+    return Conversation(request, _readers(state, talk, choice, start) if calls or manner.tags is not None else None, choice, remarks)
+
+
+def count(state: State, talk: Talk) -> int:
+    """Tokens of the prompt."""
+    return len(render(state, talk)[1])
 
 
 def render(state: State, talk: Talk) -> tuple[str, list[int]]:
-    """(text, ids) of the prompt."""
+    """(text, ids) of the prompt, however long."""
+    specs = read_tools(list(talk.tools))
+    return _render(state, talk, specs if read_choice(specs, talk.choice).mode != "none" else ())
+
+
+def _render(state: State, talk: Talk, specs: Sequence[ToolSpec]) -> tuple[str, list[int]]:
+    manner, messages = state.served.manner, talk.messages
+    tools: Sequence[Mapping[str, Any]] | None = [_openai_tool(t) for t in specs] or None
+    if not manner.told and (specs or any(m.get("role") == "tool" or m.get("tool_calls") for m in messages)):
+        messages, tools = with_tools(messages, specs, manner.dialect), None
     return chat_ids(
-        state.served, state.bounds, talk.messages, talk.tools or None, template=talk.template,
-        add_generation_prompt=talk.add_generation_prompt, continue_final_message=talk.continues, variables=talk.variables,
+        state.served, state.bounds, messages, tools, template=talk.template, add_generation_prompt=talk.add_generation_prompt,
+        continue_final_message=talk.continues, variables=talk.variables,
     )  # fmt: skip
 
 
-def check_choice(talk: Talk) -> None:
-    names = [str(t.get("function", {}).get("name")) for t in talk.tools]
-    if talk.named and talk.choice not in names:
-        text = f"tool_choice names {talk.choice!r}, tools are {', '.join(names[:20]) or 'none'}"
-        raise UserError(text, field="tool_choice", value=talk.choice)
-    if talk.choice == "required" and not names:
-        raise UserError('tool_choice "required" needs tools', field="tool_choice", value="required")
+def _openai_tool(tool: ToolSpec) -> dict[str, Any]:
+    """The form that templates are written for, whatever protocol it came by."""
+    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    if tool.parameters is not None:
+        function["parameters"] = tool.parameters
+    return {"type": "function", "function": function}
+
+
+def _guide(state: State, talk: Talk, choice: ToolChoice, start: Start) -> tuple[Guide | None, tuple[str, ...]]:
+    """What the reply is bound by: a forced call, a form, a budget of thoughts, or nothing."""
+    manner = state.served.manner
+    answer: Guide | None = None
+    remarks: tuple[str, ...] = ()
+    if choice.forced:
+        if talk.format is not None:
+            raise UserError("a forced tool call and a response_format exclude each other", field="response_format")
+        answer = compile_calls(manner.grammars, manner.dialect, choice.tools, talk.parallel)
+    elif talk.format is not None:
+        grammar = manner.grammars.compile(talk.format)
+        answer, remarks = grammar, grammar.remarks
+    if manner.marks is not None and (answer is not None or talk.budget is not None):
+        answer = ThinkingGuide(manner.marks, start, answer, talk.budget)
+    return answer, remarks
+
+
+def _readers(state: State, talk: Talk, choice: ToolChoice, start: Start) -> Callable[[], ReplyReader]:
+    manner = state.served.manner
+    options = StreamOptions(choice.tools, talk.parallel)
+
+    def make() -> ReplyReader:
+        reasoning = None if manner.tags is None else ReasoningStream(manner.tags, start)
+        return ReplyReader(reasoning, manner.dialect.stream(options) if choice.mode != "none" else None)
+
+    return make

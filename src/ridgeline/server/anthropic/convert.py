@@ -23,12 +23,15 @@ def talk_of(body: CountBody) -> Talk:
     names: dict[str, str] = {}
     for index, message in enumerate(body.messages):
         messages += _message(message, f"messages[{index}]", names)
-    tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or ())]
-    choice, named, parallel = _choice(body.tool_choice)
+    for index, tool in enumerate(body.tools or ()):
+        if tool.get("type") not in (None, "custom") or not isinstance(tool.get("input_schema"), dict):
+            text = f"tools[{index}] is of type {str(tool.get('type'))[:60]!r}, only tools with an input_schema are supported"
+            raise UserError(text, field=f"tools[{index}].type", value=str(tool.get("type"))[:60])
     continues = bool(body.messages) and body.messages[-1].get("role") == "assistant"
+    tools = [{**t, "type": "custom"} for t in body.tools or ()]
     return Talk(
-        messages, tools, choice, named, parallel, add_generation_prompt=not continues, continues=continues,
-        variables={"enable_thinking": thinking_on(body.thinking)},
+        messages, tools, body.tool_choice, _parallel(body.tool_choice), add_generation_prompt=not continues, continues=continues,
+        variables={"enable_thinking": thinking_on(body.thinking)}, budget=_budget(body.thinking),
     )  # fmt: skip
 
 
@@ -38,6 +41,13 @@ def thinking_on(given: Mapping[str, Any] | None) -> bool:
     if kind not in ("enabled", "disabled", "adaptive"):
         raise UserError(f"thinking.type is {str(kind)[:40]!r}, must be enabled, disabled or adaptive", field="thinking.type")
     return kind != "disabled"
+
+
+def _budget(given: Mapping[str, Any] | None) -> int | None:
+    budget = None if given is None else given.get("budget_tokens")
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 0):
+        raise UserError(f"thinking.budget_tokens is {str(budget)[:40]}, must be a whole number", field="thinking.budget_tokens")
+    return budget
 
 
 def _system(system: str | list[dict[str, Any]] | None) -> str:
@@ -110,24 +120,5 @@ def _result(content: Any, where: str) -> str:
     return "".join(_text(block, f"{where}.content[{index}]") for index, block in enumerate(content))
 
 
-def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
-    kind, name, schema = tool.get("type"), tool.get("name"), tool.get("input_schema")
-    if kind not in (None, "custom"):
-        text = f"{where} is of type {str(kind)[:60]!r}, only tools with an input_schema are supported"
-        raise UserError(text, field=f"{where}.type", value=str(kind)[:60])
-    if not isinstance(name, str) or not isinstance(schema, dict):
-        raise UserError(f"{where} needs a name and an input_schema object", field=where)
-    function: dict[str, Any] = {"name": name, "description": str(tool.get("description") or ""), "parameters": schema}
-    return {"type": "function", "function": function | ({"strict": True} if tool.get("strict") is True else {})}
-
-
-def _choice(given: Mapping[str, Any] | None) -> tuple[str, bool, bool]:
-    """(choice, whether it is a name, parallel calls allowed)."""
-    if given is None:
-        return "auto", False, True
-    kind, parallel = given.get("type"), given.get("disable_parallel_tool_use") is not True
-    if kind == "tool":
-        return str(given.get("name")), True, parallel
-    if kind not in ("auto", "any", "none"):
-        raise UserError(f"tool_choice.type is {str(kind)[:40]!r}, must be auto, any, tool or none", field="tool_choice.type")
-    return "required" if kind == "any" else str(kind), False, parallel
+def _parallel(choice: Mapping[str, Any] | None) -> bool:
+    return choice is None or choice.get("disable_parallel_tool_use") is not True

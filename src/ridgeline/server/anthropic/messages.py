@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,11 @@ from ridgeline.server.body import parse, read, warning_header
 from ridgeline.server.failure import anthropic_error, failure
 from ridgeline.server.generation import Generation, check_ended, collect
 from ridgeline.server.openai.common import WholeReply, json_response, state_of
-from ridgeline.server.reply import Piece, Reading, ReplyReader, Thought, read_whole
+from ridgeline.server.reply import Piece, Reading, ReplyReader, Thinking, read_whole
 from ridgeline.server.schemas.messages import CountBody, MessagesBody
 from ridgeline.server.sse import EventStream, named_event
 from ridgeline.server.state import State
-from ridgeline.server.talk import Conversation, Ticket, check_choice, converse, render
+from ridgeline.server.talk import Conversation, Ticket, converse, count
 from ridgeline.text.tools.base import TextDelta
 from ridgeline.types import CacheReport, CompletionOutput, SamplingParams
 
@@ -46,7 +46,7 @@ async def messages(request: Request) -> Response:
     state = state_of(request)
     raw = await read(request.receive, request.headers, state.bounds.body)
     job, warnings = await state.think(prepare, state, raw)
-    generation = Generation(state, [job.talk.request])
+    generation = Generation(state, [job.talk.request], request.scope.get("key"))
     generation.start()
     headers = {**warning_header(warnings), "request-id": str(request.scope.get("request_id", ""))}
     if job.body.stream:
@@ -59,14 +59,12 @@ async def count_tokens(request: Request) -> Response:
     state = state_of(request)
     raw = await read(request.receive, request.headers, state.bounds.body)
 
-    def count() -> tuple[int, list[str]]:
+    def counted() -> tuple[int, list[str]]:
         body, warnings = parse(raw, CountBody)
         state.served.require(body.model)
-        talk = talk_of(body)
-        check_choice(talk)
-        return len(render(state, talk)[1]), warnings
+        return count(state, talk_of(body)), warnings
 
-    tokens, warnings = await state.think(count)
+    tokens, warnings = await state.think(counted)
     return json_response({"input_tokens": tokens}, warning_header(warnings))
 
 
@@ -135,7 +133,7 @@ async def whole(job: MessagesJob, generation: Generation, diagnoses: Diagnoses) 
     """The one document of a request without stream."""
     output = (await collect(generation))[0]
     choice = output.outputs[0]
-    reading = Reading(text=choice.text) if job.talk.reader is None else read_whole(job.talk.reader(), choice.text)
+    reading = Reading(text=choice.text) if job.talk.reader is None else read_whole(job.talk.reader(), choice)
     content: list[dict[str, Any]] = []
     if reading.thoughts:
         content.append({"type": "thinking", "thinking": reading.thoughts, "signature": ""})
@@ -157,7 +155,7 @@ def _input(arguments: str) -> Any:
         return {"_unfinished": arguments}
 
 
-async def stream(job: MessagesJob, generation: Generation, diagnoses: Diagnoses) -> AsyncIterator[bytes]:
+async def stream(job: MessagesJob, generation: Generation, diagnoses: Diagnoses) -> AsyncGenerator[bytes]:
     """The events of a request with stream. message_start waits for the first token: only then is the cache's part known."""
     writer = BlockWriter(job.talk.reader() if job.talk.reader is not None else ReplyReader())
     started = False
@@ -194,19 +192,16 @@ class BlockWriter:
 
     @property
     def called(self) -> bool:
-        return self._reader.called
+        return self._reader.calls > 0
 
     def events(self, part: CompletionOutput) -> Iterator[dict[str, Any]]:
-        pieces = self._reader.push(part.text)
-        if part.finish_reason is not None:
-            pieces += self._reader.finish()
-        for piece in pieces:
+        for piece in self._reader.read(part):
             yield from self._piece(piece)
         if part.finish_reason is not None:
             yield from self._close()
 
     def _piece(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        if isinstance(piece, Thought):
+        if isinstance(piece, Thinking):
             yield from self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""})
             yield self._delta({"type": "thinking_delta", "thinking": piece.text})
         elif isinstance(piece, TextDelta):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +11,18 @@ from starlette.responses import Response
 
 from ridgeline.errors import UserError
 from ridgeline.server.body import parse, read, warning_header
+from ridgeline.server.formats import answer_format
 from ridgeline.server.generation import Generation, check_ended, collect
-from ridgeline.server.openai.common import Head, UsageWish, WholeReply, fault_event, new_id, state_of, tool_choice, usage, usage_wish
+from ridgeline.server.openai.common import Head, UsageWish, WholeReply, fault_event, new_id, state_of, usage, usage_wish
 from ridgeline.server.openai.logprobs import Spelling, chat_logprobs, prompt_logprobs
-from ridgeline.server.reply import Piece, Reading, ReplyReader, Thought, openai_finish, read_whole
+from ridgeline.server.reply import Piece, Reading, ReplyReader, Thinking, read_whole
 from ridgeline.server.schemas.chat import ChatBody
 from ridgeline.server.schemas.sampling import check_top, sampling_params
 from ridgeline.server.sse import DONE, EventStream, dumps, event
 from ridgeline.server.state import State
 from ridgeline.server.talk import Conversation, Talk, Ticket, converse
 from ridgeline.text.tools.base import TextDelta
+from ridgeline.text.tools.request import finish_reason
 from ridgeline.types import CompletionOutput
 
 
@@ -41,7 +43,7 @@ async def chat_completions(request: Request) -> Response:
     state = state_of(request)
     raw = await read(request.receive, request.headers, state.bounds.body)
     job, warnings = await state.think(prepare, state, raw)
-    generation = Generation(state, [job.talk.request])
+    generation = Generation(state, [job.talk.request], request.scope.get("key"))
     generation.start()
     headers = warning_header(warnings)
     if job.body.stream:
@@ -78,12 +80,12 @@ def talk_of(body: ChatBody) -> Talk:
     for name in ("reasoning_effort", "documents"):
         if getattr(body, name) is not None:
             variables.setdefault(name, getattr(body, name))
-    tools = [t.model_dump(exclude_none=True) for t in body.tools or ()]
-    choice, named = tool_choice(body.tool_choice, bool(tools))
+    guided = {"json": body.guided_json, "regex": body.guided_regex, "choice": body.guided_choice, "grammar": body.guided_grammar}
     return Talk(
-        body.messages, tools, choice, named, body.parallel_tool_calls is not False, body.chat_template,
+        body.messages, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False, body.chat_template,
         add_generation_prompt=not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt,
         continues=bool(body.continue_final_message), variables=variables,
+        format=answer_format(body.response_format, body.structured_outputs, guided), budget=body.thinking_token_budget,
     )  # fmt: skip
 
 
@@ -116,9 +118,7 @@ async def whole(job: ChatJob, generation: Generation) -> dict[str, Any]:
 
 
 def _choice(job: ChatJob, choice: CompletionOutput) -> dict[str, Any]:
-    reading = Reading(text=choice.text)
-    if job.talk.reader is not None:
-        reading = read_whole(job.talk.reader(), choice.text)
+    reading = Reading(text=choice.text) if job.talk.reader is None else read_whole(job.talk.reader(), choice)
     content = reading.text if reading.text or not (reading.calls or reading.thoughts) else None
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if reading.thoughts and job.body.include_reasoning is not False:
@@ -127,7 +127,7 @@ def _choice(job: ChatJob, choice: CompletionOutput) -> dict[str, Any]:
         message["tool_calls"] = [
             {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in reading.calls
         ]
-    finish = openai_finish(choice.finish_reason, called=bool(reading.calls), named=job.talk.named)
+    finish = finish_reason(job.talk.choice, choice.finish_reason, len(reading.calls))
     return {
         "index": choice.index, "message": message, "logprobs": _logprobs(job, choice), "finish_reason": finish,
         "stop_reason": choice.stop_reason, **({"token_ids": choice.token_ids} if job.body.return_token_ids else {}),
@@ -140,7 +140,7 @@ def _logprobs(job: ChatJob, part: CompletionOutput) -> dict[str, Any] | None:
     return chat_logprobs(part.token_ids, part.logprobs or [], job.top, job.spell)
 
 
-async def stream(job: ChatJob, generation: Generation) -> AsyncIterator[bytes]:
+async def stream(job: ChatJob, generation: Generation) -> AsyncGenerator[bytes]:
     """The events of a request with stream. The role comes first and at once, so that headers do not wait for the prompt."""
     # The usual chunk is put together from strings: its JSON is built some hundred times per second.
     opening = "data: " + dumps(job.head.document())[:-1] + ',"choices":[{"index":'
@@ -179,9 +179,7 @@ class ChunkWriter:
     def chunks(self, part: CompletionOutput) -> Iterator[dict[str, Any]]:
         """One chunk per piece; log-probabilities and ids of the step go with its last one."""
         reader, job = self._readers[part.index], self._job
-        pieces = reader.push(part.text)
-        if part.finish_reason is not None:
-            pieces += reader.finish()
+        pieces = reader.read(part)
         deltas = [d for d in (self._delta(piece) for piece in pieces) if d is not None]
         wanted = job.top is not None or bool(job.body.return_token_ids)
         if part.finish_reason is not None or (not deltas and wanted and part.token_ids):
@@ -192,7 +190,7 @@ class ChunkWriter:
                 "index": part.index, "delta": delta, "logprobs": _logprobs(job, part) if last else None, "finish_reason": None
             }  # fmt: skip
             if last and part.finish_reason is not None:
-                choice["finish_reason"] = openai_finish(part.finish_reason, called=reader.called, named=job.talk.named)
+                choice["finish_reason"] = finish_reason(job.talk.choice, part.finish_reason, reader.calls)
                 choice["stop_reason"] = part.stop_reason
             if last and job.body.return_token_ids:
                 choice["token_ids"] = part.token_ids
@@ -201,7 +199,7 @@ class ChunkWriter:
     def _delta(self, piece: Piece) -> dict[str, Any] | None:
         if isinstance(piece, TextDelta):
             return {"content": piece.text}
-        if isinstance(piece, Thought):
+        if isinstance(piece, Thinking):
             if self._job.body.include_reasoning is False:
                 return None
             return {"reasoning_content": piece.text, "reasoning": piece.text}

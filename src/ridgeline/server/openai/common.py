@@ -67,24 +67,6 @@ def usage_wish(body: SamplingFields) -> UsageWish:
     return UsageWish(bool(options.include_usage), bool(options.include_usage and options.continuous_usage_stats))
 
 
-def tool_choice(given: str | dict[str, Any] | None, has_tools: bool) -> tuple[str, bool]:
-    """(choice, whether it is a tool's name) of chat's and responses' tool_choice. Raises `UserError` for what is neither."""
-    if given is None:
-        return "auto", False
-    if isinstance(given, str):
-        if given not in ("auto", "none", "required"):
-            shown = given[:80]
-            raise UserError(f'tool_choice is {shown!r}, must be "auto", "none", "required" or a function', field="tool_choice", value=shown)
-        if not has_tools and given == "auto":
-            raise UserError("tool_choice needs tools", field="tool_choice", value=given)
-        return given, False
-    inner = given.get("function") if isinstance(given.get("function"), dict) else given
-    name = inner.get("name") if isinstance(inner, dict) else None
-    if given.get("type") != "function" or not isinstance(name, str):
-        raise UserError('tool_choice must name a function: {"type": "function", ...}', field="tool_choice", value=given.get("type"))
-    return name, True
-
-
 def usage(generation: Generation, reasoning_tokens: int | None = None) -> dict[str, Any]:
     prompt, made = generation.prompt_tokens, generation.completion_tokens
     document: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,7 @@ async def completions(request: Request) -> Response:
     state = state_of(request)
     raw = await read(request.receive, request.headers, state.bounds.body)
     job, warnings = await state.think(prepare, state, raw)
-    generation = Generation(state, job.requests)
+    generation = Generation(state, job.requests, request.scope.get("key"))
     generation.start()
     headers = warning_header(warnings)
     if job.body.stream:
@@ -155,7 +155,7 @@ class Writer:
         return shown
 
 
-async def stream(job: CompletionJob, generation: Generation) -> AsyncIterator[bytes]:
+async def stream(job: CompletionJob, generation: Generation) -> AsyncGenerator[bytes]:
     """The events of a request with stream. With echo a choice's first event holds its prompt."""
     n = job.wanted
     writers: dict[int, Writer] = {}

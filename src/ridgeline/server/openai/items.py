@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.errors import UserError
-from ridgeline.server.openai.common import tool_choice
+from ridgeline.server.formats import answer_format
 from ridgeline.server.schemas.responses import ResponsesBody
 from ridgeline.server.talk import Talk
 
@@ -22,11 +22,15 @@ def talk_of(body: ResponsesBody) -> Talk:
     names: dict[str, str] = {}
     for index, item in enumerate(items):
         _add(messages, item, f"input[{index}]", names)
-    tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or ())]
-    choice, named = tool_choice(body.tool_choice, True)
     effort = (body.reasoning or {}).get("effort")
     variables = {} if effort is None else {"reasoning_effort": effort}
-    return Talk(messages, tools, choice, named, body.parallel_tool_calls is not False, variables=variables)
+    given = (body.text or {}).get("format")
+    if given is not None and not isinstance(given, dict):
+        raise UserError("text.format must be an object", field="text.format")
+    return Talk(
+        messages, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False, variables=variables,
+        format=answer_format(given, None, {}),
+    )  # fmt: skip
 
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str, names: dict[str, str]) -> None:
@@ -79,12 +83,3 @@ def _text(content: Any, where: str) -> str:
             raise UserError(f"{place} is a part of type {str(kind)[:40]!r}, only text is supported", field=place, value=str(kind)[:40])
         texts.append(text)
     return "".join(texts)
-
-
-def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if tool.get("type") != "function":
-        text = f"{where} is of type {str(tool.get('type'))[:40]!r}, only function is supported"
-        raise UserError(text, field=f"{where}.type", value=str(tool.get("type"))[:40])
-    if not isinstance(tool.get("name"), str):
-        raise UserError(f"{where}.name must be text", field=f"{where}.name")
-    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type" and v is not None}}

@@ -8,7 +8,7 @@ from typing import Any
 
 from ridgeline.server.failure import failure
 from ridgeline.server.openai.common import new_id
-from ridgeline.server.reply import Piece, ReplyReader, Thought
+from ridgeline.server.reply import Piece, ReplyReader, Thinking
 from ridgeline.server.sse import named_event
 from ridgeline.text.tools.base import TextDelta
 from ridgeline.types import CompletionOutput
@@ -38,7 +38,7 @@ class ResponseWriter:
             self._text += piece.text
             self._logprobs += logprobs
             yield self._at("response.output_text.delta", {"content_index": 0, "delta": piece.text, "logprobs": logprobs})
-        elif isinstance(piece, Thought):
+        elif isinstance(piece, Thinking):
             yield from self._begin("reasoning")
             self._text += piece.text
             yield self._at("response.reasoning_text.delta", {"content_index": 0, "delta": piece.text})
@@ -102,10 +102,7 @@ class ResponseWriter:
 
 def item_events(writer: ResponseWriter, part: CompletionOutput, logprobs: list[Any]) -> Iterator[bytes]:
     """The events of one output of the engine; its log-probabilities go with its first piece of text."""
-    pieces = writer.reader.push(part.text)
-    if part.finish_reason is not None:
-        pieces += writer.reader.finish()
-    for piece in pieces:
+    for piece in writer.reader.read(part):
         mine, logprobs = (logprobs, []) if isinstance(piece, TextDelta) else ([], logprobs)
         yield from writer.piece(piece, mine)
     if part.finish_reason is not None:

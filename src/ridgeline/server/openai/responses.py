@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,7 @@ async def responses(request: Request) -> Response:
     state = state_of(request)
     raw = await read(request.receive, request.headers, state.bounds.body)
     job, warnings = await state.think(prepare, state, raw)
-    generation = Generation(state, [job.talk.request])
+    generation = Generation(state, [job.talk.request], request.scope.get("key"))
     generation.start()
     headers = warning_header(warnings)
     if job.body.stream:
@@ -120,7 +120,7 @@ def _logprobs(job: ResponsesJob, part: CompletionOutput) -> list[Any]:
 async def whole(job: ResponsesJob, generation: Generation) -> dict[str, Any]:
     """The one document of a request without stream."""
     choice = (await collect(generation))[0].outputs[0]
-    reading = Reading(text=choice.text) if job.talk.reader is None else read_whole(job.talk.reader(), choice.text)
+    reading = Reading(text=choice.text) if job.talk.reader is None else read_whole(job.talk.reader(), choice)
     status = "incomplete" if choice.finish_reason == "length" else "completed"
     output: list[dict[str, Any]] = []
     if reading.thoughts:
@@ -137,10 +137,10 @@ async def whole(job: ResponsesJob, generation: Generation) -> dict[str, Any]:
                 "status": status,
             }
         )  # fmt: skip
-    return document(job, status, output, usage(generation, 0))
+    return document(job, status, output, usage(generation, reading.thinking_tokens))
 
 
-async def stream(job: ResponsesJob, generation: Generation) -> AsyncIterator[bytes]:
+async def stream(job: ResponsesJob, generation: Generation) -> AsyncGenerator[bytes]:
     """The events of a request with stream."""
     writer = ResponseWriter(job.talk.reader() if job.talk.reader is not None else ReplyReader())
     try:
@@ -154,7 +154,7 @@ async def stream(job: ResponsesJob, generation: Generation) -> AsyncIterator[byt
                     yield chunk
                 if part.finish_reason is not None and not generation.aborted:
                     status = "incomplete" if part.finish_reason == "length" else "completed"
-                    ended = document(job, status, writer.items, usage(generation, 0))
+                    ended = document(job, status, writer.items, usage(generation, writer.reader.thinking_tokens))
                     yield writer.event(f"response.{status}", {"response": ended})
     except Exception as error:
         ended = document(job, "failed", writer.items, None)

@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ridgeline.server.body import Body
 from ridgeline.server.schemas.sampling import SamplingFields
-
-
-class ToolFunction(Body):
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class Tool(Body):
-    type: str
-    function: ToolFunction
 
 
 class ChatBody(SamplingFields):
@@ -25,8 +12,7 @@ class ChatBody(SamplingFields):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    echo: bool | None = None
-    tools: list[Tool] | None = None
+    tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None

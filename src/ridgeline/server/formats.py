@@ -1,0 +1,73 @@
+"""What form an answer must have: OpenAI's response_format, vLLM's structured_outputs and guided_*. To a `GrammarSpec`; compiles nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ridgeline.errors import UserError
+from ridgeline.sampling.grammar import GrammarSpec
+
+_KINDS = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+
+
+def answer_format(
+    response_format: Mapping[str, Any] | None, structured: Mapping[str, Any] | None, guided: Mapping[str, Any]
+) -> GrammarSpec | None:
+    """The one form that was asked for; None for free text. guided: json, regex, choice, grammar where given.
+
+    Raises `UserError` for several at once, and for a form that is not known.
+    """
+    found = [spec for spec in (_openai(response_format), _vllm(structured)) if spec is not None]
+    found += [_spec(kind, source) for kind, source in guided.items() if source is not None]
+    if len(found) > 1:
+        kinds = ", ".join(spec.kind for spec in found)
+        raise UserError(
+            f"the answer's form is given {len(found)} times ({kinds}), at most once is allowed", field="response_format", value=kinds
+        )
+    return found[0] if found else None
+
+
+def _spec(kind: str, source: Any) -> GrammarSpec:
+    if kind == "choice":
+        return GrammarSpec("choice", source)
+    if kind == "json":
+        return GrammarSpec("json_schema", source)
+    return GrammarSpec("regex" if kind == "regex" else "grammar", source)
+
+
+def _openai(given: Mapping[str, Any] | None) -> GrammarSpec | None:
+    if given is None:
+        return None
+    kind = given.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return GrammarSpec("json_object")
+    if kind == "json_schema":
+        inner = given.get("json_schema", given)  # the Responses protocol has the schema beside the type
+        schema = inner.get("schema") if isinstance(inner, Mapping) else None
+        if not isinstance(schema, Mapping | bool):
+            raise UserError("response_format.json_schema.schema must be a JSON schema", field="response_format.json_schema.schema")
+        return GrammarSpec("json_schema", dict(schema) if isinstance(schema, Mapping) else schema, lenient=inner.get("strict") is False)
+    shown = str(kind)[:60]
+    text = f"response_format.type is {shown!r}, must be text, json_object or json_schema"
+    raise UserError(text, field="response_format.type", value=shown)
+
+
+def _vllm(given: Mapping[str, Any] | None) -> GrammarSpec | None:
+    if given is None:
+        return None
+    asked = {k: v for k, v in given.items() if v is not None and v is not False}
+    options = {"disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern", "backend"}
+    kinds = [k for k in asked if k not in options]
+    if len(kinds) != 1:
+        shown = ", ".join(kinds)[:100] or "nothing"
+        raise UserError(
+            f"structured_outputs gives {shown}, must give one of json, json_object, regex, choice, grammar", field="structured_outputs"
+        )
+    if kinds[0] == "json_object":
+        return GrammarSpec("json_object")
+    if kinds[0] not in _KINDS:
+        raise UserError(f"structured_outputs.{kinds[0][:40]} is not supported", field="structured_outputs", value=kinds[0][:40])
+    return _spec(kinds[0], asked[kinds[0]])
