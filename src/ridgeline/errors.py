@@ -38,3 +38,7 @@ class TemplateError(UserError):
 
 class InternalError(RidgelineError):
     """We broke something: NaN logits, a violated invariant. The command line exits with 1."""
+
+
+class OverloadedError(RidgelineError):
+    """The engine holds as many requests as it may, or is shutting down: the same request may succeed later. The server answers 503."""

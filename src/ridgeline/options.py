@@ -41,7 +41,7 @@ class Options:
     """What was asked of a load; None and "auto" mean: decide for me. Raises `UserError` with the option, its value and the limit.
 
     max_num_batched_tokens: tokens of one step; kv_cache_memory_bytes: all KV blocks together; itl_target: seconds between tokens that
-    running answers keep while prompts are read; max_num_queued_reqs: requests alive at once before new ones are refused.
+    running answers keep while prompts are read; max_num_queued_reqs: requests beyond max_num_seqs before new ones are refused.
     """
 
     model: str

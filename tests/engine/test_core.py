@@ -30,7 +30,8 @@ def make_core(
     def state() -> SchedulerState:
         return SchedulerState(KvCache(windows, program.plan.blocks, program.plan.block_size, policy), config)
 
-    return EngineCore(program, state, Budget(max(chunk, seqs), seqs, itl_slack=None, prompt_rows=more.pop("prompt_rows", None)), limits, **more)
+    budget = Budget(max(chunk, seqs), seqs, itl_slack=None, prompt_rows=more.pop("prompt_rows", None))
+    return EngineCore(program, state, budget, limits, **more)
 
 
 def submit(core: EngineCore, prompt: list[int], params: SamplingParams, name: str | None = None, **more: Any) -> RequestState:

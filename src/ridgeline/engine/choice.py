@@ -110,7 +110,7 @@ class Choice:
             self._end("length", None)
 
     def close(self, reason: FinishReason, why: str | None = None) -> None:
-        """It ended without a token of this step: aborted, failed, or out of room. Text that was held back is given out, except for errors."""
+        """It ended without a token: aborted, failed, or out of room. Text that was held back is given out, except for errors."""
         self.delta, self.new_ids, self.new_logprobs = "", [], None
         if reason == "error":
             self.finish, self.stop_reason = reason, why

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
+from threading import RLock
 from time import perf_counter
 
 import numpy as np
@@ -49,6 +50,7 @@ class EngineCore:
         self.clock, self.predict = clock, predict
         self.state, self.metrics = make_state(), Metrics()
         self.trace: Trace | None = None
+        self.lock = RLock()  # held while anything changes, free while a backend runs: other threads may read under it
         self.requests: dict[str, RequestState] = {}
         self._choices: dict[int, Choice] = {}
         self._deadlines: list[tuple[float, str]] = []
@@ -62,11 +64,13 @@ class EngineCore:
     def step(self) -> list[Choice]:
         """One iteration: the choices that got a token or ended, each once. Faults end requests, never the engine."""
         try:
-            self.state.now = self.clock()
-            self._expire()
+            with self.lock:
+                self.state.now = self.clock()
+                self._expire()
             return self._reply(self._advance() if self.state.alive else [])
         except BaseException as fault:  # an invariant broke, or Ctrl-C came in the middle
-            ended = self._start_anew(fault)
+            with self.lock:
+                ended = self._start_anew(fault)
             if isinstance(fault, Exception):
                 return ended
             raise
@@ -74,8 +78,9 @@ class EngineCore:
     def _advance(self) -> list[Choice]:
         """The loop's body: what ran, and the choices that drew a token from it."""
         state, program, clock = self.state, self.program, self.clock
-        step = decide(state, self.budget, self.predict)
-        self._note_admitted()
+        with self.lock:
+            step = decide(state, self.budget, self.predict)
+            self._note_admitted()
         decided = clock()
         try:
             if step.spans:
@@ -83,10 +88,12 @@ class EngineCore:
             ran = clock()
             sampled = sample_step(program, step, state, self._choices, self.requests, self.limits.vocab, ran)
         except Exception as fault:
-            self._give_up(step, f"{type(fault).__name__}: {fault}")
+            with self.lock:
+                self._give_up(step, f"{type(fault).__name__}: {fault}")
             return []
         done = clock()
-        apply(state, step, sampled.tokens, sampled.finishes, done - decided)
+        with self.lock:
+            apply(state, step, sampled.tokens, sampled.finishes, done - decided)
         self.metrics.stepped(state.record, sampled.gaps, clock() - state.now)
         if self.trace is not None:
             times = (state.now, decided, ran, done, clock())
@@ -103,7 +110,9 @@ class EngineCore:
             space=namespace(tenant=r.tenant, model=model, kv_dtype=kv_dtype, salt=r.cache_salt), salted=bool(r.cache_salt or r.tenant),
             cache_rank=r.cache_rank, cache_ttl_s=r.cache_ttl_s, prompt_rows=p.prompt_logprobs is not None,
         )  # fmt: skip
-        for choice, sequence in zip(asked.choices, self.state.submit(scheduled), strict=True):
+        with self.lock:
+            sequences = self.state.submit(scheduled)
+        for choice, sequence in zip(asked.choices, sequences, strict=True):
             choice.sequence = sequence
             self._choices[sequence.id] = choice
         asked.times.arrival = now
@@ -125,7 +134,8 @@ class EngineCore:
                 choice.close("abort", why)
         if self.trace is not None:
             self.trace.aborted(request_id, self.state.now)
-        return self.state.abort(request_id)
+        with self.lock:
+            return self.state.abort(request_id)
 
     def close(self) -> list[Choice]:
         """Abort everything, and reply."""
