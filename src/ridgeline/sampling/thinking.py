@@ -139,7 +139,8 @@ class ThinkingState:
         told = False
         if place.stage in ("answer", "behind"):
             told = self._answer is not None and (place.stage == "answer" or self._bound(token))
-            following = place if place.stage == "answer" or not told else _Place("answer")
+            # Two tokens of blanks are enough for any model's habit.
+            following = _Place("behind", count=1) if place.stage == "behind" and not told and place.count == 0 else _Place("answer")
         elif place.stage == "first" and self._answer is not None and place.count == 0 and token != self._marks.open_ids[0]:
             told, following = True, _Place("answer")
         else:

@@ -36,7 +36,7 @@ class FramedStream:
         self._frame = frame
         self._sink = Sink(options, frame.new_id)
         self._buffer = ""
-        self._gap = ""
+        self._gap = self._behind = ""
         self._gap_beside_call = False
         self._said = False
         self._start = bool(frame.bare) and bool(options.tools)
@@ -104,6 +104,7 @@ class FramedStream:
 
     def _enter(self, opener: str) -> None:
         self._start = self._after = False
+        self._behind = ""
         self._feeding, self._raw, self._opener = Feeding(self._frame.read(self._sink, opener)), opener, len(opener)
         self._calls_before = self._sink.count
 
@@ -140,13 +141,13 @@ class FramedStream:
     def _between(self) -> bool:
         """After a call: its closer, the separator of the next one, or text again."""
         stripped = self._buffer.lstrip(BLANK)
-        self._gap += self._buffer[: len(self._buffer) - len(stripped)]
+        self._behind += self._buffer[: len(self._buffer) - len(stripped)]
         self._buffer = stripped
         if not stripped:
             return False
         closer = next((c for c in self._frame.closers if stripped.startswith(c)), None)
         if closer is not None:
-            self._buffer = stripped[len(closer) :]
+            self._buffer, self._behind = stripped[len(closer) :], ""
             return True
         if any(c.startswith(stripped) for c in (*self._frame.closers, *self._frame.openers)):
             return False
@@ -157,6 +158,7 @@ class FramedStream:
             self._buffer = stripped[1:]
             return True
         self._after = False
+        self._gap, self._behind = self._gap + self._behind, ""
         return True
 
     def _say(self, text: str) -> None:

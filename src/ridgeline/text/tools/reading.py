@@ -54,7 +54,7 @@ class Sink:
 
     def argue(self, index: int, piece: str) -> None:
         """More of the arguments of call `index`."""
-        if index >= 0:
+        if index >= 0 and piece:
             self._current = index
             self._pieces.append(piece)
 

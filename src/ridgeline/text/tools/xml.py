@@ -121,6 +121,4 @@ def _grammar(tools: Sequence[ToolSpec], parallel: bool, spell: Callable[[str], s
     return "\n".join(lines) + "\n"
 
 
-QWEN_XML = Dialect(
-    "qwen_xml", _stream, _grammar, aliases=("qwen3_coder", "qwen3_xml"), template_marks=(PARAMETER,), markers=(OPEN, CLOSE)
-)
+QWEN_XML = Dialect("qwen_xml", _stream, _grammar, aliases=("qwen3_coder", "qwen3_xml"), template_marks=(PARAMETER,), markers=(OPEN, CLOSE))
