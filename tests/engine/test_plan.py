@@ -80,6 +80,27 @@ def test_an_asked_dtype_and_thread_count_win() -> None:
     assert (plan.kv_dtype, plan.threads) == ("f16", 9) and "max_model_len: 2048" in str(plan)
 
 
+def test_a_given_budget_is_filled_and_no_group_starves() -> None:
+    asked = 64 * 300 * TOKEN_BYTES
+    plan = resolve(Options("m", max_num_seqs=64, kv_cache_memory_bytes=asked), facts(1 << 40, MIXED))
+    assert 0.95 * asked < plan.kv_bytes <= asked
+    lone = resolve(Options("m", max_num_seqs=1, max_num_batched_tokens=512), facts(1 << 40, MIXED))
+    assert all(b >= one for b, one in zip(plan.blocks, lone.blocks, strict=True)), "one full sequence must fit"
+    # 64 sequences of 100 tokens hold 7 blocks of either kind: the pools are within reach of each other.
+    assert plan.blocks[1] >= 64 * 7 and plan.blocks[0] >= 64 * 7
+    doubled = resolve(Options("m", max_num_seqs=4, kv_cache_memory_bytes=10 * 4 * 2048 * TOKEN_BYTES), facts(1 << 40))
+    assert doubled.blocks[0] == 10 * 4 * 128
+
+
+def test_a_budget_or_a_batch_that_cannot_be_is_refused() -> None:
+    with pytest.raises(UserError, match="kv_cache_memory_bytes"):
+        resolve(Options("m", kv_cache_memory_bytes=10**12), facts(10**9))
+    with pytest.raises(UserError, match="max_model_len 2048"):
+        resolve(Options("m", max_model_len=2048, kv_cache_memory_bytes=1000 * TOKEN_BYTES), facts(1 << 40))
+    with pytest.raises(UserError, match=r"max_num_batched_tokens is 8.*max_num_seqs 64"):
+        resolve(Options("m", max_num_batched_tokens=8), facts(1 << 40))
+
+
 def write(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
