@@ -36,6 +36,16 @@ def parse_count(text: str | int, *, name: str = "value") -> int:
     raise UserError(f"{name} is {text!r}, must be a whole number such as 4096, 1k, 1K or 25.6k", field=name, value=text)
 
 
+def parse_size(text: str | int, *, name: str = "value") -> int:
+    """Bytes, as people type them: 4GiB, 512MB, 1.5G (powers of ten), 2Gi (powers of two), 1048576. Raises `UserError` naming the option."""
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgt]?)(i?)b?", str(text).strip().lower())
+    if match is None or isinstance(text, bool) or (match[3] and not match[2]):
+        raise UserError(f"{name} is {text!r}, must be a size such as 4GiB, 512MB or 1048576", field=name, value=text)
+    whole, _, fraction = match[1].partition(".")
+    unit = int((1024 if match[3] else 1000) ** " kmgt".index(match[2] or " "))
+    return int(whole + fraction) * unit // int(10 ** len(fraction))
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What was asked of a load; None and "auto" mean: decide for me. Raises `UserError` with the option, its value and the limit.

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.cli.tiny_gguf import END_ID, TEMPLATE, metadata
 
+from ridgeline.engine.metrics import Metrics
 from ridgeline.engine.request import EngineRequest, Limits, prepare
 from ridgeline.engine.words import Words
 from ridgeline.server.state import Served
@@ -49,6 +50,7 @@ class FakeEngine:
     aborted: list[str] = field(default_factory=list)
     seen: list[EngineRequest] = field(default_factory=list)
     closed: bool = False
+    metrics: Metrics = field(default_factory=Metrics)
 
     def generate(self, request: EngineRequest) -> AsyncIterator[RequestOutput]:
         if self.refuse is not None:
@@ -65,8 +67,8 @@ class FakeEngine:
     def stats(self) -> Mapping[str, Any]:
         return {"running": len(self.live)}
 
-    def cache_tree(self, limit: int) -> Mapping[str, Any]:
-        return {"nodes": []}
+    async def call(self, work: Callable[[Any], Any]) -> Any:
+        return work(self)
 
     def fault(self) -> str | None:
         return None

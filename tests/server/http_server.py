@@ -14,7 +14,7 @@ from typing import Any
 from tests.server.fake_engine import FakeEngine, served
 
 from ridgeline.server.app import build
-from ridgeline.server.run import listen, serve_forever
+from ridgeline.server.run import bind, serve_forever
 from ridgeline.server.state import State
 
 
@@ -69,7 +69,7 @@ def running(engine: FakeEngine | None = None, **options: Any) -> Iterator[Runnin
         async def main() -> None:
             fake = engine or FakeEngine()
             state = State(options.pop("served", None) or served(), fake, **options)
-            socket = listen("127.0.0.1", 0)
+            socket = bind("127.0.0.1", 0)
             stop = asyncio.Event()
             box.update(state=state, loop=asyncio.get_running_loop(), stop=stop, port=socket.getsockname()[1])
             await serve_forever(build(state, rules), [socket], state, stop=stop, ready=lambda: started.set())

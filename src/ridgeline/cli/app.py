@@ -8,6 +8,7 @@ import typer
 
 import ridgeline.cli.args as args
 import ridgeline.cli.planning as planning
+from ridgeline.cli.serve_command import serve
 
 app = typer.Typer(
     name="ridgeline", rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
@@ -34,6 +35,7 @@ def top(
     First steps:
       ridgeline run smollm2 "Why is the sky blue?"   one answer, and how fast it came
       ridgeline chat smollm2                         a conversation
+      ridgeline serve smollm2                        an OpenAI- and Anthropic-compatible server
       ridgeline inspect smollm2                      what is in the model, what it needs
       ridgeline bench micro smollm2                  this machine's ceilings and how close we get
 
@@ -176,6 +178,8 @@ def pull(model: args.Model, json: args.Json = False) -> None:
 
 
 planning.register(app)
+
+app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(serve)
 
 bench = typer.Typer(rich_markup_mode=None, help="Measure this machine and this engine.", no_args_is_help=False)
 app.add_typer(bench, name="bench")

@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.options import Options, make_options, parse_count
+from ridgeline.options import Options, make_options, parse_count, parse_size
 
 
 def count(name: str) -> Callable[[str], int]:
     return lambda text: parse_count(text, name=name)
+
+
+def size(name: str) -> Callable[[str], int]:
+    return lambda text: parse_size(text, name=name)
 
 
 MODEL_HELP = "Alias (smollm2, gemma3-270m), path of a .gguf file or model folder, or org/repo[:file]."

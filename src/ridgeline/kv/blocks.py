@@ -35,6 +35,7 @@ class BlockPool:
         self._ticket = [0] * size
         self._tickets = 0
         self._evictable = 0
+        self._rested_at = [0.0] * size
         self._barred: set[int] = set()
 
     @property
@@ -128,6 +129,14 @@ class BlockPool:
             raise InternalError(f"block {block} is still held after eviction")
         return block
 
+    def idle_s(self, block: int) -> float:
+        """Seconds since the last sequence let go of a held block; 0 while one uses it."""
+        return 0.0 if self.refs[block] else max(0.0, self.now - self._rested_at[block])
+
+    def ttl_s(self, block: int) -> float:
+        """Seconds for which it is kept before others; 0 when it is not."""
+        return max(0.0, self._keep_until[block] - self.now)
+
     def _expire(self) -> None:
         """Blocks whose time is up queue behind what rested before."""
         while self._kept and (self._void(self._kept[0]) or self._kept[0][0] <= self.now):
@@ -157,6 +166,7 @@ class BlockPool:
             return
         self._expire()  # a child that was kept must queue before its parent, which may rest now
         self._evictable += 1
+        self._rested_at[block] = self.now
         if self._keep_until[block] > self.now:
             self._tickets += 1
             self._ticket[block] = self._tickets

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -92,6 +92,11 @@ class RadixIndex:
         self._ghosts = 0
         self._ghost_limit = ghost_blocks
         self._ghost_queue: deque[Node] = deque()
+
+    @property
+    def roots(self) -> Mapping[bytes, Node]:
+        """The root of each namespace; roots hold no tokens."""
+        return self._roots
 
     def match(self, space: bytes, tokens: Int32Array) -> Path:
         blocks: tuple[list[int], ...] = tuple([] for _ in self._pools)

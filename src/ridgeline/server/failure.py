@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ridgeline.errors import ContextLengthError, RidgelineError, UserError
+from ridgeline.errors import ContextLengthError, OverloadedError, RidgelineError, UserError
 
 
 class HttpError(RidgelineError):
@@ -51,6 +51,8 @@ def failure(error: BaseException) -> Failure:
         return Failure(error.status, str(error), error.param, error.code, error.headers)
     if isinstance(error, ContextLengthError):
         return Failure(400, str(error), error.field, "context_length_exceeded")
+    if isinstance(error, OverloadedError):
+        return Failure(503, str(error), None, "overloaded", {"retry-after": "1"})
     if isinstance(error, UserError):
         return Failure(400, str(error), error.field, None)
     if isinstance(error, RidgelineError):

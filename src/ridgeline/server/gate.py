@@ -11,10 +11,12 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from ridgeline.server.failure import HttpError, error_body, failure
 from ridgeline.server.keys import Keys
+from ridgeline.server.logs import request_line
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -57,12 +59,21 @@ class Gate:
         origin = headers.get(b"origin")
         extra = [(b"x-request-id", request_id), *self._cors(origin)]
 
+        began = perf_counter()
+
         async def told(message: Message) -> None:
             if message["type"] == "http.response.start":
-                scope["told"] = True
+                scope["told"] = message["status"]
                 message["headers"] = [*message.get("headers", []), *extra]
             await send(message)
 
+        try:
+            await self._pass(scope, receive, told, headers, origin)
+        finally:
+            # 499, as nginx has it: the client went away before there was a reply.
+            request_line(scope, scope.get("told", 499), perf_counter() - began)
+
+    async def _pass(self, scope: Scope, receive: Receive, told: Send, headers: dict[bytes, bytes], origin: bytes | None) -> None:
         try:
             self._check(scope, headers, origin)
             if scope["method"] == "OPTIONS" and origin is not None and b"access-control-request-method" in headers:

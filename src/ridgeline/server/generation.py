@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ridgeline.engine.request import EngineRequest
 from ridgeline.errors import InternalError
@@ -27,8 +28,12 @@ class Generation:
     After the iteration, `prompt_tokens` counts each prompt once, `completion_tokens` all choices, `cached_tokens` what the cache had.
     """
 
-    def __init__(self, state: State, requests: list[EngineRequest], key: Key | None = None) -> None:
-        self._state, self._key, self.requests = state, key, requests
+    def __init__(self, state: State, requests: list[EngineRequest], scope: MutableMapping[str, Any] | None = None) -> None:
+        self._state, self.requests = state, requests
+        self._scope = scope if scope is not None else {}
+        self._key: Key | None = self._scope.get("key")
+        self._finishes: list[str] = []
+        self._last: RequestOutput | None = None
         self._choices = self._reserved = 0
         self._streams: list[AsyncIterator[RequestOutput]] = []
         self.aborted = False
@@ -79,6 +84,23 @@ class Generation:
             self._key.used += self.prompt_tokens + self.completion_tokens if self._streams else 0
         self._choices = self._reserved = 0
         self._streams = []
+        self._scope["summary"] = self._summary()
+
+    def _summary(self) -> dict[str, Any]:
+        """For the log's line. Times in seconds, of the last prompt where there are several."""
+        found: dict[str, Any] = {
+            "id": self.requests[0].id if self.requests else None, "prompt_tokens": self.prompt_tokens, "cached_tokens": self.cached_tokens,
+            "completion_tokens": self.completion_tokens, "finish": self._finishes,
+        }  # fmt: skip
+        if self._last is not None:
+            times, cache = self._last.times, self._last.cache
+            found["queue_s"] = round(times.admitted - times.arrival, 4) if times.admitted else None
+            found["ttft_s"] = round(times.first_token - times.arrival, 4) if times.first_token else None
+            found["cache"] = None if cache is None else cache.reason
+        if self._state.features.log_prompts and self.requests:
+            words = self._state.served.words.tokenizer
+            found["prompts"] = [words.decode(list(r.prompt_ids)[:8192], skip_special=False) for r in self.requests[:8]]
+        return found
 
     async def __aiter__(self) -> AsyncIterator[News]:
         try:
@@ -97,7 +119,11 @@ class Generation:
             self._leave()
 
     def _count(self, prompt: int, output: RequestOutput) -> None:
-        self.completion_tokens += sum(len(c.token_ids) for c in output.outputs)
+        self._last = output
+        for choice in output.outputs:
+            self.completion_tokens += len(choice.token_ids)
+            if choice.finish_reason is not None:
+                self._finishes.append(choice.finish_reason)
         if output.num_cached_tokens is not None and not self._cached[prompt]:
             self._cached[prompt] = output.num_cached_tokens
             self.cached_tokens = sum(self._cached)

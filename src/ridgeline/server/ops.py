@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ridgeline.kv.snapshot import tree_document
 from ridgeline.server.failure import HttpError
 from ridgeline.server.keys import Key
 from ridgeline.server.openai.common import json_response, state_of
@@ -36,7 +37,8 @@ async def cache(request: Request) -> Response:
         raise HttpError(404, message, code="not_enabled")
     asked = request.query_params.get("limit", "200")
     limit = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 8 else 200
-    return json_response(state.engine.cache_tree(max(1, min(limit, MAX_NODES))))
+    most = max(1, min(limit, MAX_NODES))
+    return json_response(await state.engine.call(lambda core: tree_document(core.state.kv, most)))
 
 
 async def usage(request: Request) -> Response:

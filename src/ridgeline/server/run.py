@@ -22,8 +22,8 @@ logger = logging.getLogger("ridgeline.server")
 BACKLOG = 2048
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A bound, listening socket. Raises `UserError` in one line for a port that is taken or an address that is not ours."""
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket on which nobody listens yet. Raises `UserError` for a port that is taken or an address that is not ours."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.socket(family, kind, proto)
@@ -32,7 +32,6 @@ def listen(host: str, port: int) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind(address)
-        sock.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         sock.close()
         raise _cannot_bind(host, port, error) from None

@@ -46,7 +46,7 @@ async def messages(request: Request) -> Response:
     state = state_of(request)
     raw = await read(request.receive, request.headers, state.bounds.body)
     job, warnings = await state.think(prepare, state, raw)
-    generation = Generation(state, [job.talk.request], request.scope.get("key"))
+    generation = Generation(state, [job.talk.request], request.scope)
     generation.start()
     headers = {**warning_header(warnings), "request-id": str(request.scope.get("request_id", ""))}
     if job.body.stream:

@@ -43,7 +43,7 @@ async def chat_completions(request: Request) -> Response:
     state = state_of(request)
     raw = await read(request.receive, request.headers, state.bounds.body)
     job, warnings = await state.think(prepare, state, raw)
-    generation = Generation(state, [job.talk.request], request.scope.get("key"))
+    generation = Generation(state, [job.talk.request], request.scope)
     generation.start()
     headers = warning_header(warnings)
     if job.body.stream:

@@ -1,0 +1,114 @@
+"""`ridgeline serve`: options to a running server. Says what it does on stderr; the model loads while the server's modules are imported."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ridgeline.cli.foreign import sort_out
+from ridgeline.cli.output import note, size
+from ridgeline.cli.serve_options import ServeOptions, serve_options
+
+if TYPE_CHECKING:
+    from ridgeline.engine.loader import LoadedModel
+    from ridgeline.server.state import State
+
+
+def run(given: Mapping[str, Any], config: str | None, typed: set[str], extra: list[str]) -> int:
+    """The exit code: 0 when every request had its end, 1 when some were cut short. Raises `UserError` before the port opens."""
+    for line in sort_out(extra, given):
+        note(f"note: {line}")
+    options = serve_options(given, config, typed)
+    with ThreadPoolExecutor(1) as loader:
+        loading = loader.submit(_load, options)
+        from ridgeline.server.keys import load_keys
+        from ridgeline.server.run import bind, raise_file_limit
+
+        keys = load_keys(options.api_key, options.api_key_file)
+        template = options.template()
+        raise_file_limit()
+        sock = bind(options.host, options.port)
+        import ridgeline.server.app  # noqa: F401  (half a second, beside the loading)
+
+        model = loading.result()
+    try:
+        return asyncio.run(_serve(options, model, sock, template, keys))
+    finally:
+        sock.close()
+
+
+def _load(options: ServeOptions) -> LoadedModel:
+    from ridgeline.engine.loader import load
+
+    return load(options.load_options())
+
+
+async def _serve(options: ServeOptions, model: LoadedModel, sock: socket.socket, template: str | None, keys: Any) -> int:
+    from ridgeline.server.app import build
+    from ridgeline.server.gate import GateRules, loopback_names
+    from ridgeline.server.logs import start_logging
+    from ridgeline.server.run import serve_forever
+
+    start_logging(options.log_format, quiet=options.quiet)
+    state = _state(options, model, template)
+    hosts = loopback_names(options.host)
+    if options.allowed_host:
+        hosts = (hosts or frozenset()) | {h.lower() for h in options.allowed_host}
+    rules = GateRules(hosts, options.allowed_origin, keys)
+    stop, force = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, _told, stop, force)
+    port = sock.getsockname()[1]
+    ended = await serve_forever(
+        build(state, rules), [sock], state, stop=stop, force=force, ready=lambda: _announce(options, model, state, port)
+    )
+    return 0 if ended else 1
+
+
+def _told(stop: asyncio.Event, force: asyncio.Event) -> None:
+    """The first signal drains, the second one ends."""
+    if stop.is_set():
+        force.set()
+    else:
+        note("shutting down: running requests are ended first, a second signal cuts them short")
+    stop.set()
+
+
+def _state(options: ServeOptions, model: LoadedModel, template: str | None) -> State:
+    from ridgeline import __version__
+    from ridgeline.engine.async_engine import AsyncEngine
+    from ridgeline.server.bounds import Bounds
+    from ridgeline.server.state import Features, Served, State
+
+    names = options.served_model_name or (options.model,)
+    served = Served(
+        names, model.text, model.limits, template=template, tool_parser=options.tool_call_parser, reasoning_parser=options.reasoning_parser
+    )
+    _ = served.manner  # a parser that nobody knows is told now
+    features = Features(
+        version=__version__, show_cache=options.enable_cache_endpoint, log_prompts=options.log_prompts,
+        allow_template=options.trust_request_chat_template,
+    )  # fmt: skip
+    bounds = Bounds(queue=options.max_num_queued_reqs + options.max_num_seqs, drain_s=options.drain_timeout)
+    return State(served, AsyncEngine(model), bounds, features)
+
+
+def _announce(options: ServeOptions, model: LoadedModel, state: State, port: int) -> None:
+    """The plan, then the address."""
+    plan = model.plan
+    for line in plan.notes:
+        note(f"note: {line}")
+    tokens = plan.blocks[0] * plan.block_size if plan.blocks else 0
+    users = f"{tokens / plan.max_model_len:.1f} users at the model length of {plan.max_model_len}"
+    note(f"model     {Path(plan.path).name}, answers to {', '.join(state.served.names)}")
+    note(f"compute   {plan.threads} threads, {plan.backend}, kernels {plan.isa}, {plan.max_num_seqs} sequences, {plan.chunk} tokens a step")
+    note(f"KV cache  {size(plan.kv_bytes)} ({plan.kv_dtype}): {tokens} tokens, {users}")
+    manner = state.served.manner
+    note(f"protocol  tools as {manner.dialect.name}, reasoning {manner.tags.name if manner.tags else 'none'}")
+    host = "localhost" if options.host in ("127.0.0.1", "0.0.0.0", "::", "::1") else options.host
+    note(f"ready after {model.load_s:.2f} s of loading: http://{host}:{port} (Ctrl-C ends)")
