@@ -50,6 +50,7 @@ class FakeEngine:
     aborted: list[str] = field(default_factory=list)
     seen: list[EngineRequest] = field(default_factory=list)
     closed: bool = False
+    broken: str | None = None
     metrics: Metrics = field(default_factory=Metrics)
 
     def generate(self, request: EngineRequest) -> AsyncIterator[RequestOutput]:
@@ -71,7 +72,7 @@ class FakeEngine:
         return work(self)
 
     def fault(self) -> str | None:
-        return None
+        return self.broken
 
     async def close(self) -> None:
         self.closed = True

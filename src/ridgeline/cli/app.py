@@ -222,6 +222,46 @@ def bench_micro(
     micro(options, prompt=prompt, gen=gen, repeat=repeat, ops=ops, against=against, as_json=json)
 
 
+@bench.command("engine")
+def bench_engine(
+    model: args.Model,
+    scenario: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="decode, branch, arrival, overhead; several times. Default: all.")
+    ] = None,
+    seqs: Annotated[int, typer.Option(parser=args.count("--seqs"), metavar="N", help="Sequences at once.")] = 32,
+    prompt: Annotated[int, typer.Option(parser=args.count("--prompt"), metavar="N", help="Tokens of each prompt.")] = 128,
+    gen: Annotated[int, typer.Option(parser=args.count("--gen"), metavar="N", help="Tokens of each answer.")] = 128,
+    repeat: Annotated[int, typer.Option(parser=args.count("--repeat"), metavar="N", help="Runs; medians are reported.")] = 3,
+    against: Annotated[str | None, typer.Option(metavar="BINARY", help="A llama-batched-bench to run in turns; ratio is printed.")] = None,
+    against_model: Annotated[str | None, typer.Option(metavar="FILE", help="What the peer runs. Default: the same file.")] = None,
+    trace: Annotated[str | None, typer.Option(metavar="FILE", help="Write the last run's steps as Perfetto/Chrome JSON.")] = None,
+    json: args.Json = False,
+    threads: args.Threads = None,
+    kv_cache_dtype: args.KvCacheDtype = "auto",
+    block_size: args.BlockSize = 16,
+    isa: args.Isa = "auto",
+) -> None:
+    """Many sequences in one process: decoding, agents with a shared prefix, a long prompt among answers, overhead per step.
+
+    \b
+    Examples:
+      ridgeline bench engine smollm2
+      ridgeline bench engine smollm2 --scenario decode --against ~/llama.cpp/build/bin/llama-batched-bench
+      ridgeline bench engine smollm2 --scenario branch --trace branch.json --json
+    """
+    from ridgeline.bench.engine import SCENARIOS, EngineBenchOptions
+    from ridgeline.cli.bench import engine
+
+    options = args.load_options(
+        model, max_model_len=None, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu", isa=isa,
+        max_num_seqs=max(seqs, 32),
+    )  # fmt: skip
+    asked = EngineBenchOptions(
+        options, tuple(scenario or SCENARIOS), seqs, prompt, gen, repeat, against, against_model, trace  # type: ignore[arg-type]
+    )  # fmt: skip
+    engine(asked, as_json=json)
+
+
 @bench.command("accuracy")
 def bench_accuracy(
     model: args.Model,

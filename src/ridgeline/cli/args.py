@@ -42,13 +42,14 @@ System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message
 
 
 def load_options(
-    model: str, *, max_model_len: int | None, threads: int | None, kv_cache_dtype: str, block_size: int, backend: str, isa: str
-) -> Options:
-    """`Options` of a command that serves one person: one sequence at a time."""
+    model: str, *, max_model_len: int | None, threads: int | None, kv_cache_dtype: str, block_size: int, backend: str, isa: str,
+    max_num_seqs: int = 1,
+) -> Options:  # fmt: skip
+    """`Options` of a command that serves one person: one sequence at a time, unless it says otherwise."""
     return make_options(
         model,
         {
             "max_model_len": max_model_len, "threads": threads, "kv_cache_dtype": kv_cache_dtype, "block_size": block_size,
-            "backend": backend, "isa": isa, "max_num_seqs": 1,
+            "backend": backend, "isa": isa, "max_num_seqs": max_num_seqs,
         },
     )  # fmt: skip

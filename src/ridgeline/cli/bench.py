@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import ridgeline.bench.accuracy as accuracies
+import ridgeline.bench.engine as engines
 from ridgeline.bench.micro import MicroOptions, render, run
 from ridgeline.cli.output import note, print_json
 from ridgeline.options import Options
@@ -17,6 +18,15 @@ def micro(options: Options, *, prompt: int, gen: int, repeat: int, ops: bool, ag
         print_json(report.as_json())
     else:
         print(render(report))
+
+
+def engine(asked: engines.EngineBenchOptions, *, as_json: bool) -> None:
+    """Raises `UserError` for a model or a peer that cannot be used. What takes long is said on stderr."""
+    report = engines.run(asked, note)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        print(engines.render(report))
 
 
 def accuracy(options: Options, *, text: Path | None, positions: int, window: int, as_json: bool) -> None:

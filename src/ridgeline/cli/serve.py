@@ -90,8 +90,13 @@ def _state(options: ServeOptions, model: LoadedModel, template: str | None) -> S
         names, model.text, model.limits, template=template, tool_parser=options.tool_call_parser, reasoning_parser=options.reasoning_parser
     )
     _ = served.manner  # a parser that nobody knows is told now
+    plan = model.plan
+    info = {
+        "block_size": str(plan.block_size), "num_gpu_blocks": str(plan.blocks[0] if plan.blocks else 0), "cache_dtype": plan.kv_dtype,
+        "enable_prefix_caching": str(plan.prefix_caching), "kv_cache_memory_bytes": str(plan.kv_bytes),
+    }  # fmt: skip
     features = Features(
-        version=__version__, show_cache=options.enable_cache_endpoint, log_prompts=options.log_prompts,
+        version=__version__, cache_info=info, show_cache=options.enable_cache_endpoint, log_prompts=options.log_prompts,
         allow_template=options.trust_request_chat_template,
     )  # fmt: skip
     bounds = Bounds(queue=options.max_num_queued_reqs + options.max_num_seqs, drain_s=options.drain_timeout)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ridgeline.errors import RidgelineError
-from ridgeline.server import ops, tokens
+from ridgeline.server import metrics, ops, tokens
 from ridgeline.server.anthropic import messages
 from ridgeline.server.body import ClientGone
 from ridgeline.server.failure import HttpError, error_body, failure
@@ -40,10 +40,11 @@ def build(state: State, rules: GateRules | None = None) -> Any:
     app.add_api_route("/ping", ops.health, methods=["GET", "POST"], response_model=None)
     app.add_api_route("/version", ops.version, methods=["GET"], response_model=None)
     app.add_api_route("/v1/cache", ops.cache, methods=["GET"], response_model=None)
+    app.add_api_route("/metrics", metrics.metrics, methods=["GET"], response_model=None)
     app.add_api_route("/v1/usage", ops.usage, methods=["GET"], response_model=None)
     for kind in (RidgelineError, ClientGone, HTTPException):
         app.add_exception_handler(kind, _tell)
-    return Gate(app, rules or GateRules())
+    return Gate(app, rules or GateRules(), state.meters)
 
 
 async def _tell(request: Request, error: Exception) -> Response:

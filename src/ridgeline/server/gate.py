@@ -17,6 +17,7 @@ from typing import Any
 from ridgeline.server.failure import HttpError, error_body, failure
 from ridgeline.server.keys import Keys
 from ridgeline.server.logs import request_line
+from ridgeline.server.meters import Meters
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -45,8 +46,8 @@ _OPEN = frozenset({"/", "/health", "/ping", "/version", "/metrics"})
 class Gate:
     """Wraps the application."""
 
-    def __init__(self, app: App, rules: GateRules) -> None:
-        self._app, self._rules = app, rules
+    def __init__(self, app: App, rules: GateRules, meters: Meters) -> None:
+        self._app, self._rules, self._meters = app, rules, meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -71,7 +72,9 @@ class Gate:
             await self._pass(scope, receive, told, headers, origin)
         finally:
             # 499, as nginx has it: the client went away before there was a reply.
-            request_line(scope, scope.get("told", 499), perf_counter() - began)
+            status = scope.get("told", 499)
+            self._meters.replies[getattr(scope.get("route"), "path", "other"), status] += 1
+            request_line(scope, status, perf_counter() - began)
 
     async def _pass(self, scope: Scope, receive: Receive, told: Send, headers: dict[bytes, bytes], origin: bytes | None) -> None:
         try:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.engine.request import EngineRequest
-from ridgeline.errors import InternalError
+from ridgeline.errors import InternalError, OverloadedError
+from ridgeline.server.failure import HttpError
 from ridgeline.server.keys import Key
 from ridgeline.server.state import State
 from ridgeline.types import CompletionOutput, RequestOutput
@@ -53,7 +54,9 @@ class Generation:
             self._choices = choices
             for request in self.requests:
                 self._streams.append(self._state.engine.generate(request))
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, HttpError | OverloadedError):
+                self._state.meters.refused[getattr(error, "code", None) or "overloaded"] += 1
             self.abort()
             self._streams.clear()
             self._leave()
@@ -70,8 +73,13 @@ class Generation:
         self._reserved += prompt + allowed
         return request if total is not None else replace(request, params=replace(p, max_tokens=max(1, allowed // p.n)))
 
+    def gone(self) -> None:
+        """The client went away."""
+        self._state.meters.gone += 1
+        self.abort()
+
     def abort(self) -> None:
-        """The client is gone, or the rest is not wanted."""
+        """The rest is not wanted."""
         self.aborted = True
         for request in self.requests[: len(self._streams)]:
             self._state.engine.abort(request.id)

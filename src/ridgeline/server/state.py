@@ -17,6 +17,7 @@ from ridgeline.server.bounds import Bounds
 from ridgeline.server.engine import Engine
 from ridgeline.server.failure import HttpError
 from ridgeline.server.manner import Manner, manner_of
+from ridgeline.server.meters import Meters
 
 T = TypeVar("T")
 
@@ -60,9 +61,10 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Switches of `ridgeline serve`, and the version it reports."""
+    """Switches of `ridgeline serve`, and what it reports of itself: version, and the KV cache's configuration."""
 
     version: str = "0"
+    cache_info: Mapping[str, str] = field(default_factory=dict)
     show_cache: bool = False
     log_prompts: bool = False
     allow_template: bool = False
@@ -78,6 +80,7 @@ class State:
     features: Features = field(default_factory=Features)
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "ridgeline-words"))
     diagnoses: Diagnoses = field(default_factory=Diagnoses)
+    meters: Meters = field(default_factory=Meters)
     pending: int = 0
     draining: bool = False
 

@@ -50,7 +50,7 @@ async def messages(request: Request) -> Response:
     generation.start()
     headers = {**warning_header(warnings), "request-id": str(request.scope.get("request_id", ""))}
     if job.body.stream:
-        return EventStream(stream(job, generation, state.diagnoses), generation.abort, headers)
+        return EventStream(stream(job, generation, state.diagnoses), generation.gone, headers)
     return WholeReply(generation, lambda: whole(job, generation, state.diagnoses), headers)
 
 

@@ -47,7 +47,7 @@ async def chat_completions(request: Request) -> Response:
     generation.start()
     headers = warning_header(warnings)
     if job.body.stream:
-        return EventStream(stream(job, generation), generation.abort, headers)
+        return EventStream(stream(job, generation), generation.gone, headers)
     return WholeReply(generation, lambda: whole(job, generation), headers)
 
 

@@ -1,0 +1,83 @@
+"""Endpoints for operators and for tools: health, version, metrics, cache, tokenize."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from tests.server.fake_engine import FakeEngine
+from tests.server.http_server import running
+
+from ridgeline.server.state import Features
+
+HELLO = [{"role": "user", "content": "hi"}]
+DASHBOARD = Path(__file__).resolve().parents[2] / "docs" / "grafana_dashboard.json"
+
+
+def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def test_health_version_ping() -> None:
+    with running(features=Features(version="1.2.3")) as server:
+        assert server.get("/health")[0] == server.get("/ping")[0] == server.post("/ping", {})[0] == 200
+        assert server.get("/version")[2] == {"version": "1.2.3"}
+        server.engine.broken = "NaN everywhere"
+        status, _, got = server.get("/health")
+        assert status == 503 and "NaN everywhere" in got["error"]["message"]
+
+
+def test_metrics_have_vllm_names_and_add_up() -> None:
+    with running(FakeEngine()) as server:
+        server.post("/v1/chat/completions", {"messages": HELLO})
+        server.post("/v1/chat/completions", {"messages": HELLO, "model": "no"})
+        status, headers, data = server.get("/metrics")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = samples(data.decode())
+    assert found["ridgeline:http_replies_total", (("path", "/v1/chat/completions"), ("status", "200"))] == 1
+    assert found["ridgeline:http_replies_total", (("path", "/v1/chat/completions"), ("status", "404"))] == 1
+    names = {name for name, _ in found}
+    for name in (
+        "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total", "vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_count",
+        "vllm:e2e_request_latency_seconds_sum", "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:cache_config_info",
+        "vllm:request_success_total", "vllm:num_preemptions_total", "vllm:iteration_tokens_total_bucket",
+    ):  # fmt: skip
+        assert name in names
+    pending = (("engine", "0"), ("model_name", "tiny"))
+    assert found["ridgeline:choices_pending", pending] == 0
+
+
+def test_the_dashboard_asks_for_metrics_that_exist() -> None:
+    with running() as server:
+        text = server.get("/metrics")[2].decode()
+    names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    board: Any = json.loads(DASHBOARD.read_text())
+    asked = {
+        name for panel in board["panels"] for target in panel.get("targets", []) for name in re.findall(r"(?:vllm|ridgeline):\w+", target["expr"])
+    }  # fmt: skip
+    assert len(board["panels"]) >= 8 and asked and asked - names - {"ridgeline:http_replies_total"} == set()
+
+
+def test_tokenize_and_back() -> None:
+    with running() as server:
+        got = server.post("/tokenize", {"prompt": "ab<|im_end|>", "return_token_strs": True})[2]
+        assert got["count"] == 2 and got["token_strs"] == ["ab", "<|im_end|>"] and got["max_model_len"] == 512
+        assert server.post("/detokenize", {"tokens": got["tokens"]})[2] == {"prompt": "ab<|im_end|>"}
+        chat = server.post("/tokenize", {"messages": [{"role": "user", "content": "x<|im_end|>"}]})[2]
+        marks = [t for t in chat["tokens"] if t == got["tokens"][1]]
+        assert len(marks) == 1  # the template's own, not the user's
+        assert server.post("/tokenize", {"prompt": "x", "messages": HELLO})[0] == 400
+        assert server.post("/detokenize", {"tokens": [10**9]})[0] == 400
+
+
+def test_cache_endpoint_is_opt_in() -> None:
+    with running() as server:
+        assert server.get("/v1/cache")[0] == 404
