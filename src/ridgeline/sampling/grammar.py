@@ -88,12 +88,12 @@ class GrammarCompiler:
         began = time.perf_counter()
         try:
             matcher = LLMatcher(view, source, log_level=0, limits=limits)
-            # The first mask shows what only appears when the grammar is used, before a reply has begun.
-            matcher.compute_bitmask()
+            # A first step shows what only appears when the grammar is used, before a reply has begun.
+            reason = _first_step(matcher)
         except (ValueError, TypeError, UnicodeEncodeError) as error:
             raise _refused(kind, str(error)) from None
-        if matcher.is_error():
-            raise _refused(kind, matcher.get_error())
+        if reason:
+            raise _refused(kind, reason)
         spent = time.perf_counter() - began
         if spent > MAX_COMPILE_S:
             text = f"{kind} took {spent:.1f} s to compile, at most {MAX_COMPILE_S:g} are allowed"
@@ -169,7 +169,8 @@ class GrammarState:
             if self._matcher.is_stopped() and token in self._end_ids:
                 return True
             if not self._matcher.consume_token(token):
-                self._check()
+                if self._mask is not None and self._mask[token >> 5] >> np.uint32(token & 31) & 1:
+                    self._check()  # it was allowed: the library gave up on it
                 raise InternalError(f"token {token} does not fit the grammar")
             self._mask = None
             self._trail += 1
@@ -189,8 +190,8 @@ class GrammarState:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            reason = " ".join(self._matcher.get_error().split())[:300]
-            raise UserError(f"the grammar went over its limits or met a token it does not allow: {reason}", field="grammar")
+            reason = _plain(self._matcher.get_error())
+            raise UserError(f"the grammar went over its limits: {reason}", field="grammar", remedy="make it simpler")
 
 
 def _source(spec: GrammarSpec) -> tuple[str, list[str]]:
@@ -215,9 +216,25 @@ def _source(spec: GrammarSpec) -> tuple[str, list[str]]:
         raise _refused(spec.kind, str(error)) from None
 
 
+def _first_step(matcher: LLMatcher) -> str:
+    """What goes wrong at the first mask and the first token, "" for nothing."""
+    if matcher.is_error():
+        return str(matcher.get_error())
+    trial = matcher.deep_copy()
+    first = np.frombuffer(trial.compute_bitmask(), np.uint8)
+    allowed = np.flatnonzero(np.unpackbits(first, bitorder="little"))
+    if len(allowed):
+        trial.consume_token(int(allowed[0]))
+    return str(trial.get_error())
+
+
 def _refused(kind: str, reason: str) -> UserError:
-    reason = " ".join(reason.split("\n<state>")[0].split())
-    return UserError(f"{kind} cannot be used: {reason[:400]}", field=kind)
+    return UserError(f"{kind} cannot be used: {_plain(reason)}", field=kind)
+
+
+def _plain(reason: str) -> str:
+    """The library's words on one line, without its state."""
+    return " ".join(reason.split("<state>")[0].replace("<non-verbose/>", "").split())[:400]
 
 
 def _vocabulary(tokenizer: Tokenizer, end_ids: frozenset[int]) -> LLTokenizer:
@@ -241,4 +258,5 @@ class _Bytes:
 
     def __call__(self, text: str | bytes) -> list[int]:
         plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-        return self._tokenizer.encode(plain, add_special=False, parse_special=False)
+        # Text in the middle of another: no BOS, and no space in front.
+        return self._tokenizer.encode_plain(plain, first=False)

@@ -70,8 +70,8 @@ def check_lark(source: str) -> None:
     if len(starts) > MAX_RULES:
         text = f"grammar has {len(starts)} rules, at most {MAX_RULES} are allowed"
         raise UserError(text, field="grammar", value=len(starts), limit=MAX_RULES)
-    ends = [*(match.start() for match in starts[1:]), len(quiet)]
-    bodies = {match[1]: quiet[match.end() : end] for match, end in zip(starts, ends, strict=True) if match[1].isupper()}
+    ends = [*(match.start() for match in starts), len(quiet)][1:]
+    bodies = {match[1]: quiet[match.end() : end] for match, end in zip(starts, ends, strict=False) if match[1].isupper()}
     sizes: dict[str, int] = {}
     for name in bodies:
         size = _size(name, bodies, sizes, 0)

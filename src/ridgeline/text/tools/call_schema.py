@@ -48,6 +48,16 @@ def definitions_of(tool: ToolSpec) -> dict[str, Any]:
     return {**schema, "$defs": definitions} if definitions else schema
 
 
+def property_schema(tool: ToolSpec, key: str) -> dict[str, Any]:
+    """The schema of one property of a tool's arguments, by itself."""
+    schema, definitions = embedded(tool, "tool")
+    if not definitions:
+        kind = schema["properties"][key]
+        return kind if isinstance(kind, dict) else {}
+    pointer = key.replace("~", "~0").replace("/", "~1")
+    return {"$ref": f"#/$defs/tool/properties/{pointer}", "$defs": definitions}
+
+
 def inline(schema: dict[str, Any]) -> str:
     """A schema inside a Lark grammar: runs of blanks are bounded, and keywords that cannot be enforced are ignored."""
     return "%json " + json.dumps({**schema, "x-guidance": {"whitespace_pattern": BLANKS, "lenient": True}}, ensure_ascii=False)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ridgeline.text.tools.base import Dialect, StreamOptions, ToolSpec, ToolStream
-from ridgeline.text.tools.call_schema import definitions_of, inline, literal
+from ridgeline.text.tools.call_schema import inline, literal, property_schema
 from ridgeline.text.tools.framed import Frame, FramedStream
 from ridgeline.text.tools.reading import Call, Malformed, Reader, Sink, blank, exactly, short, until
 
@@ -109,12 +109,12 @@ def _grammar(tools: Sequence[ToolSpec], parallel: bool, spell: Callable[[str], s
         f"text[suffix={literal(_END)}]: /(.|\\n)*/",
     ]
     for index, tool in enumerate(tools):
-        schema = definitions_of(tool)
+        schema = tool.parameters or {}
         needed = set(schema.get("required") or ())
         parts = []
         for place, (key, kind) in enumerate((schema.get("properties") or {}).items()):
             name = f"tool{index}p{place}"
-            body = "text" if is_text(kind) else f'"\\n" {inline({**kind, "$defs": schema.get("$defs", {})})} "\\n{_END}"'
+            body = "text" if is_text(kind) else f'"\\n" {inline(property_schema(tool, key))} "\\n{_END}"'
             lines.append(f'{name}: {literal(f"{PARAMETER}{key}>")} {body} "\\n"')
             parts.append(name if key in needed else f"{name}?")
         lines.append(f"tool{index}: {literal(f'{FUNCTION}{tool.name}>')} {literal(chr(10))} {' '.join(parts)}")

@@ -1,0 +1,446 @@
+"""Regular expressions, choices, grammars and forced calls; separate states; what may not be asked (cases SO-05, TK-04, SE-04, TC-02)."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+from tests.sampling.grammar_world import (
+    bits,
+    compiled,
+    compiler,
+    draw,
+    has,
+    id_of,
+    ids_of,
+    loads,
+    schema,
+    takes,
+    takes_text,
+    text_of,
+    tokenizer,
+)
+from tests.text.text_samples import byte_level
+
+from ridgeline.errors import InternalError, UserError
+from ridgeline.sampling.calls import check_tools, compile_calls
+from ridgeline.sampling.grammar import GrammarCompiler, GrammarSpec
+from ridgeline.sampling.guide import MaskPool, both
+from ridgeline.sampling.plan import SamplePlan, SampleRow
+from ridgeline.sampling.transforms import sample_rows
+from ridgeline.text.from_gguf import tokenizer_from_gguf
+from ridgeline.text.tools.base import StreamOptions, ToolSpec, parse_reply
+from ridgeline.text.tools.choose import DIALECTS, choose_dialect
+
+TWO = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        (r"\d{3}-[a-z]+", ["123-abc"], ["12-abc", "123-", "٣٣٣-abc", "123-abc "]),
+        ("^abc$", ["abc"], ["^abc$", "abcd"]),
+        ("a/b|c\\.d", ["a/b", "c.d"], ["cxd"]),
+        ("[а-я]+ü🙂?", ["наü", "наü🙂"], ["ü"]),
+        ("(a+)+$", ["aaa"], ["aab"]),
+        ("(yes|no)\n", ["yes\n"], ["yes"]),
+        ('"(a|b)"', ['"a"'], ["a"]),
+        ("(a{1,1000}){1,1000}", ["a" * 50], ["b"]),
+    ],
+)
+def test_a_regular_expression_matches_the_whole(pattern: str, good: list[str], bad: list[str]) -> None:
+    guide = compiled(GrammarSpec("regex", pattern))
+    for text in good:
+        assert takes_text(guide, text), text
+    for text in bad:
+        assert not takes_text(guide, text), text
+    for seed in range(20):
+        ids, finish = draw(guide.start(), random.Random(seed), limit=100, close=0.5)
+        assert finish == "length" or re.fullmatch(pattern, text_of(ids))
+
+
+def test_choices() -> None:
+    choices = ["a", "ab", "北京", 'say "hi"\n', "\\d+", "🙂 /x/", "<tool_call>"]
+    guide = compiled(GrammarSpec("choice", choices))
+    assert all(takes_text(guide, choice) for choice in choices) and not takes_text(guide, "b") and not takes_text(guide, "12")
+    drawn = {text_of(draw(guide.start(), random.Random(seed))[0]) for seed in range(60)}
+    assert drawn <= set(choices) and len(drawn) > 3
+    state = guide.start()
+    assert not state.accept(id_of(b"a")) and not state.done  # "ab" may follow
+    assert state.accept(id_of(b"b")) and state.done
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'start: "x" pair ("," pair)*\npair: KEY "=" /[0-9]+/\nKEY: /[a-z]{1,3}/',
+        'root ::= "x" pair ("," pair)*\npair ::= [a-z]{1,3} "=" [0-9]+',
+    ],
+    ids=["lark", "gbnf"],
+)
+def test_grammars(source: str) -> None:
+    guide = compiled(GrammarSpec("grammar", source))
+    assert takes_text(guide, "xab=1,c=22") and not takes_text(guide, "xab=") and not takes_text(guide, "x")
+
+
+def test_a_grammar_for_a_sentencepiece_vocabulary() -> None:
+    """Byte pieces, and no space that the tokenizer would put in front of forced text."""
+    guide = compiled(GrammarSpec("choice", ["two user", "the lead"]), "spm")
+    for seed in range(10):
+        ids, finish = draw(guide.start(), random.Random(seed), kind="spm")
+        assert finish == "stop" and text_of(ids, "spm") in ("two user", "the lead")
+    numbers = compiled(schema({"type": "array", "items": {"type": "integer"}, "maxItems": 3}), "spm")
+    for seed in range(10):
+        ids, finish = draw(numbers.start(), random.Random(seed), kind="spm", limit=300)
+        assert finish == "length" or len(loads(text_of(ids, "spm"))) <= 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (GrammarSpec("regex", "("), "regex"),
+        (GrammarSpec("regex", "(?=a)b"), "look"),
+        (GrammarSpec("regex", ""), "text"),
+        (GrammarSpec("regex", 5), "text"),
+        (GrammarSpec("regex", "a" * 10_000), "8192"),
+        (GrammarSpec("regex", "(" * 4000), "regex"),
+        (GrammarSpec("regex", "(" * 4000 + ")" * 4000), "regex"),
+        (GrammarSpec("choice", []), "at least one"),
+        (GrammarSpec("choice", "ab"), "list"),
+        (GrammarSpec("choice", ["a", 1]), "text"),
+        (GrammarSpec("choice", [""]), "empty"),
+        (GrammarSpec("choice", [str(i) for i in range(5000)]), "4096"),
+        (GrammarSpec("choice", ["x" * 200_000]), "131072"),
+        (GrammarSpec("grammar", ""), "text"),
+        (GrammarSpec("grammar", "}{"), "grammar"),
+        (GrammarSpec("grammar", "start: nowhere"), "nowhere"),
+        (GrammarSpec("grammar", "start: " + "(" * 60_000), "32768"),
+        (GrammarSpec("grammar", "start: " + "(" * 10_000 + '"a"' + ")" * 10_000), "nested"),
+        (GrammarSpec("grammar", "root ::= " + "(" * 10_000 + '"a"' + ")" * 10_000), "nested"),
+        (GrammarSpec("grammar", "start: start"), "grammar"),
+        (GrammarSpec("grammar", "start: A0\n" + "".join(f"A{i}: A{i + 1}\n" for i in range(2000)) + 'A2000: "a"'), "800"),
+        (GrammarSpec("grammar", "start: a0\n" + "".join(f"a{i}: a{i + 1}\n" for i in range(2000)) + 'a2000: "a"'), "800"),
+        (
+            GrammarSpec("grammar", 'start: A9\nA0: "lol"\n' + "".join(f"A{i}: {' '.join([f'A{i - 1}'] * 10)}\n" for i in range(1, 10))),
+            "100000",
+        ),
+        (GrammarSpec("grammar", 'start: A9\nA0: "lol" "x"\n' + "".join(f"A{i}: A{i - 1}{{10}}\n" for i in range(1, 10))), "100000"),
+        (GrammarSpec("grammar", "start: %json {" + '"items":{' * 2000 + "}" * 2000 + "}"), "recursion"),
+        (GrammarSpec("grammar", "start: <nope>"), "nope"),
+        (schema({"type": "object", "properties": {f"p{i}": {} for i in range(2000)}}), "1000"),
+        (schema('{"items":' * 60_000 + "{}" + "}" * 60_000), "bytes"),
+        (schema('{"items":' * 5000 + "{}" + "}" * 5000), "json_schema"),
+        (schema('{"items":' * 120 + "{}" + "}" * 120), "96"),
+        (schema({"enum": ["x" * 300_000]}), "262144"),
+    ],
+    ids=lambda value: f"{value.kind} {str(value.source)[:24]}" if isinstance(value, GrammarSpec) else "",
+)
+def test_what_cannot_be_used_is_refused_in_one_line_and_soon(spec: GrammarSpec, reason: str) -> None:
+    began = time.process_time()
+    with pytest.raises(UserError, match=re.escape(reason)) as caught:
+        compiled(spec)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700 and caught.value.field is not None
+    assert time.process_time() - began < 5  # five times the budget
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GrammarSpec("regex", "(a{1,1000}){1,1000}"),
+        GrammarSpec("regex", "((a|b){1,1000}c){1,1000}"),
+        GrammarSpec("regex", "(a+)+$"),
+        GrammarSpec("regex", "(.|\n)*x(.|\n){1000}"),
+        GrammarSpec("grammar", "start: " + "|".join(['"a"'] * 7000)),
+        GrammarSpec("grammar", 'start: "a"{1000000000}'),
+        GrammarSpec("grammar", 'start: s\ns: s s | s s s | "a" | '),
+        GrammarSpec("grammar", 'start: A8\nA0: "a" | "b"\n' + "".join(f"A{i}: A{i - 1} A{i - 1}\n" for i in range(1, 9))),
+        GrammarSpec("grammar", 'start: a9\na0: "lol"\n' + "".join(f"a{i}: {' '.join([f'a{i - 1}'] * 10)}\n" for i in range(1, 10))),
+        GrammarSpec("grammar", "start: A\nA: /(a|b)*a(a|b){20}/ & ~/(a|b)*b(a|b){20}/"),
+        GrammarSpec("json_object"),
+        schema({"enum": [f"value {i}" for i in range(5000)]}),
+        schema({"type": "string", "pattern": "(a{1,1000}){1,1000}"}),
+    ],
+    ids=lambda spec: f"{spec.kind} {str(spec.source)[:30]}",
+)
+def test_costly_grammars_are_used_or_refused_but_never_hang(spec: GrammarSpec) -> None:
+    began = time.process_time()
+    try:
+        state = compiled(spec).start()
+        draw(state, random.Random(0), limit=20, prefer=ids_of(b"a", b"b"))
+    except (UserError, AssertionError) as error:  # over a limit of the library at some step
+        assert "\n" not in str(error)
+    assert time.process_time() - began < 10
+
+
+def test_equal_requests_share_and_states_do_not() -> None:
+    assert compiled(schema(TWO)) is compiled(schema(json.dumps(TWO)))
+    guide = compiled(schema(TWO))
+    states = [guide.start() for _ in range(3)]
+    texts = []
+    rngs = [random.Random(i) for i in range(3)]
+    outs: list[list[int]] = [[], [], []]
+    live = [0, 1, 2]
+    while live:  # in turns, as a batch would
+        for i in list(live):
+            ids, finish = draw(states[i], rngs[i], limit=1, close=0.5)
+            outs[i] += ids
+            if finish == "stop" or len(outs[i]) > 400:
+                live.remove(i)
+    texts = [text_of(out) for out, state in zip(outs, states, strict=True) if state.done]
+    assert texts and all(Draft202012Validator(TWO).is_valid(loads(text)) for text in texts)
+
+
+def test_rejected_drafts_are_taken_back() -> None:
+    guide = compiled(schema(TWO))
+    rng = random.Random(3)
+    plain, drafted = guide.start(), guide.start()
+    for _ in range(200):
+        # Whatever is tried and taken back leaves the place as it was.
+        tried, _ = draw(drafted, rng, limit=rng.randint(1, 5), close=0.5)
+        assert guide.start().fits(tried[:0]) == 0
+        drafted.rollback(len(tried))
+        assert np.array_equal(plain.allowed(), drafted.allowed()) and plain.done == drafted.done
+        (token,), finish = draw(plain, rng, limit=1, close=0.4)
+        assert drafted.fits([token]) == 1 and drafted.accept(token) == (finish == "stop")
+        if finish == "stop":
+            return
+    with pytest.raises(InternalError):
+        drafted.rollback(10_000)
+
+
+def test_a_token_that_was_not_allowed_is_an_error_of_ours() -> None:
+    state = compiled(GrammarSpec("choice", ["a"])).start()
+    with pytest.raises(InternalError, match="does not fit"):
+        state.accept(id_of(b"}"))
+
+
+def test_masks_are_made_beside_the_step() -> None:
+    guide, pool = compiled(schema(TWO)), MaskPool()
+    states = [guide.start() for _ in range(8)]
+    rng = random.Random(0)
+    for _ in range(40):
+        future = pool.prepare(states)
+        masks = [state.allowed() for state in states]  # at once: they wait for the maker or make their own
+        future.result()
+        for state, mask in zip(states, masks, strict=True):
+            assert state.allowed() is mask
+            if not state.done:
+                draw(state, rng, limit=1)
+    pool.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("ridgeline-mask")]
+
+
+def test_a_failing_mask_does_not_stop_the_others() -> None:
+    class Broken:
+        done, confines = False, True
+
+        def allowed(self) -> None:
+            raise UserError("over a limit")
+
+        def accept(self, token: int) -> bool:
+            return False
+
+        def rollback(self, count: int) -> None: ...
+
+    state, pool = compiled(schema(TWO)).start(), MaskPool()
+    pool.prepare([Broken(), state]).result()
+    assert state.allowed() is not None
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [None, GrammarSpec("json_object"), schema(TWO), GrammarSpec("grammar", "start: <[*]>+")],
+    ids=["free", "object", "two", "any id"],
+)
+def test_ids_without_text_are_never_drawn(spec: GrammarSpec | None) -> None:
+    """Case TK-04: the output layer is wider than the tokenizer, and its extra rows are the largest. So do ids without a token get."""
+    plain = byte_level()
+    holes = {"tokenizer.ggml.tokens": [*plain["tokenizer.ggml.tokens"]], "tokenizer.ggml.token_type": [*plain["tokenizer.ggml.token_type"]]}
+    words = tokenizer_from_gguf(byte_level(**holes))
+    state = None if spec is None else GrammarCompiler(words, words.eos_ids).compile(spec).start()
+    rng, ids = np.random.default_rng(0), []
+    for position in range(200):
+        logits = rng.standard_normal((1, words.size + 40)).astype(np.float32)
+        logits[:, words.size :] = 50
+        mask = None if state is None else state.allowed()
+        assert mask is None or (len(mask) == (words.size + 31) // 32 and bits(mask).max() < words.size)
+        row = SampleRow(0, temperature=2.0, seed=0, position=position, allowed=mask)
+        sampled = sample_rows(logits, SamplePlan((row,), words.size))
+        assert not sampled.failed[0] and 0 <= sampled.tokens[0] < words.size
+        ids.append(int(sampled.tokens[0]))
+        if state is not None and state.accept(ids[-1]):
+            break
+    assert len(ids) == 200 or state is not None
+
+
+def test_control_tokens_stay_out_of_text() -> None:
+    """A control token's name is no text: inside a string it can only come letter by letter."""
+    mask = compiled(schema({"type": "string"})).start()
+    mask.accept(id_of(b'"'))
+    allowed = mask.allowed()
+    assert allowed is not None and not [i for i in tokenizer().special_ids if has(allowed, i)]
+
+
+def test_the_end_is_allowed_exactly_when_the_text_is_whole() -> None:
+    guide, end = compiled(GrammarSpec("regex", "ab?")), min(tokenizer().eos_ids)
+    state = guide.start()
+    assert not has(state.allowed(), end) and not state.complete
+    state.accept(id_of(b"a"))
+    assert has(state.allowed(), end) and state.complete and not state.done
+    assert state.accept(end) and state.done
+    state = guide.start()
+    state.accept(id_of(b"a"))
+    assert state.accept(id_of(b"b")) and state.done and state.accept(end)
+
+
+def test_min_tokens_and_biases_leave_a_finished_text_whole() -> None:
+    """What an engine does with min_tokens 200, a bias against quotes and temperature 2: what ends is valid, nothing hangs."""
+    guide, words, validator = compiled(schema(TWO)), tokenizer(), Draft202012Validator(TWO)
+    no_end = np.full((words.size + 31) // 32, 0xFFFFFFFF, np.uint32)
+    for end in words.eos_ids:
+        no_end[end >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (end & 31)))
+    bias = np.array(ids_of(b'"'), np.int32), np.array([-100.0], np.float32)
+    rng, ended = np.random.default_rng(1), 0
+    for seed in range(20):
+        state, ids = guide.start(), []
+        for position in range(300):
+            logits = rng.standard_normal((1, words.size)).astype(np.float32)
+            logits[0, ids_of(b"}", b'"', b'"}')] += 4
+            row = SampleRow(
+                0,
+                temperature=2.0,
+                seed=seed,
+                position=position,
+                allowed=both(state.allowed(), no_end),
+                bias_ids=bias[0],
+                bias_values=bias[1],
+            )
+            sampled = sample_rows(logits, SamplePlan((row,), words.size))
+            assert not sampled.failed[0]
+            ids.append(int(sampled.tokens[0]))
+            if state.accept(ids[-1]):
+                ended += 1
+                assert validator.is_valid(loads(text_of(ids)))
+                break
+    assert ended
+
+
+WEATHER = ToolSpec(
+    "get_weather",
+    parameters={
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "enum": ["北京", "Rome"]},
+            "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            "at": {"$ref": "#/$defs/at"},
+        },
+        "required": ["city", "at"],
+        "additionalProperties": False,
+        "$defs": {"at": {"type": "object", "properties": {"h": {"type": "integer"}}, "required": ["h"]}},
+    },
+)
+NOW = ToolSpec("now")
+FLAG = ToolSpec(
+    "set-flag", parameters={"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False}
+)
+FLAT = ToolSpec(
+    "add",
+    parameters={
+        "type": "object",
+        "properties": {"x": {"type": "number"}, "why": {"type": "string"}},
+        "required": ["x"],
+        "additionalProperties": False,
+    },
+)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("tools", [(FLAG,), (NOW, FLAG, FLAT), (WEATHER, FLAT)], ids=["named", "three", "references"])
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_forced_call_is_a_call(dialect: Any, tools: tuple[ToolSpec, ...], parallel: bool) -> None:
+    """Whatever a random model writes under the grammar, the dialect's own stream reads as calls that fit the tools."""
+    guide = compile_calls(compiler(), dialect, tools, parallel)
+    rng, ended = random.Random(dialect.name), 0
+    # Where a text ends only at a "<", the model wants that, and an end as soon as it may.
+    prefer = [*tokenizer().eos_ids, id_of(b"<")] if dialect.name in ("functiongemma", "gemma4", "qwen_xml") else []
+    for _ in range(25):
+        ids, finish = draw(guide.start(), rng, limit=300, close=0.6, prefer=prefer)
+        if finish == "length":
+            continue
+        ended += 1
+        text = b"".join(tokenizer().token_bytes(i) for i in ids if i not in tokenizer().eos_ids).decode()
+        reply = parse_reply(dialect.stream(StreamOptions(tools)), text)
+        assert reply.content is None and reply.calls and (parallel or len(reply.calls) == 1), text
+        for call in reply.calls:
+            spec = next(tool for tool in tools if tool.name == call.name)
+            value = loads(call.arguments)
+            assert isinstance(value, dict)
+            # The native forms of Gemma keep names, required keys and simple types; what lies deeper is any value.
+            if dialect.name not in ("functiongemma", "gemma4") or "$defs" not in (spec.parameters or {}):
+                assert Draft202012Validator(spec.parameters or {}).is_valid(value), (text, call)
+    assert ended > 3
+
+
+def test_forced_calls_use_control_tokens_where_the_tokenizer_has_them() -> None:
+    plain = byte_level()
+    kinds = [
+        3 if token == "<tool_call>" else kind
+        for token, kind in zip(plain["tokenizer.ggml.tokens"], plain["tokenizer.ggml.token_type"], strict=True)
+    ]
+    words = tokenizer_from_gguf(byte_level(**{"tokenizer.ggml.token_type": kinds}))
+    control = words.control.ids["<tool_call>"]
+    guide = compile_calls(GrammarCompiler(words, words.eos_ids), choose_dialect(None, "hermes"), (NOW,))
+    assert bits(guide.start().allowed()).tolist() == [control]
+
+
+def test_one_bad_tool_is_named_and_the_others_are_not_broken_by_keywords() -> None:
+    odd = ToolSpec(
+        "odd",
+        parameters={
+            "type": "object",
+            "properties": {"s": {"type": "array", "uniqueItems": True}, "f": {"type": "string", "format": "iban"}},
+        },
+    )
+    compile_calls(compiler(), choose_dialect(None, "hermes"), (odd, FLAG))
+    with pytest.raises(UserError, match="odd.*uniqueItems"):
+        check_tools(compiler(), (FLAG, ToolSpec("odd", parameters=odd.parameters, strict=True)), strict_only=True)
+    with pytest.raises(UserError, match="broken"):
+        compile_calls(
+            compiler(),
+            choose_dialect(None, "hermes"),
+            (FLAG, ToolSpec("broken", parameters={"type": "object", "properties": {"a": {"type": "strng"}}})),
+        )
+
+
+def test_sixty_tools() -> None:
+    tools = tuple(
+        ToolSpec(
+            f"tool{i}",
+            parameters={
+                "type": "object",
+                "properties": {f"p{j}": {"type": "string", "description": "x" * 200} for j in range(8)},
+                "$defs": {"unused": {}},
+            },
+        )
+        for i in range(60)
+    )
+    guide = compile_calls(compiler(), choose_dialect(None, "hermes"), tools)
+    assert takes(
+        guide,
+        tokenizer().encode(
+            '<tool_call>\n{"name": "tool59", "arguments": {"p0": "x"}}\n</tool_call>', add_special=False, parse_special=False
+        ),
+    )
