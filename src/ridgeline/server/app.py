@@ -42,7 +42,7 @@ def build(state: State, rules: GateRules | None = None) -> Any:
     app.add_api_route("/v1/cache", ops.cache, methods=["GET"], response_model=None)
     app.add_api_route("/metrics", metrics.metrics, methods=["GET"], response_model=None)
     app.add_api_route("/v1/usage", ops.usage, methods=["GET"], response_model=None)
-    for kind in (RidgelineError, ClientGone, HTTPException):
+    for kind in (RidgelineError, ClientGone, HTTPException, Exception):
         app.add_exception_handler(kind, _tell)
     return Gate(app, rules or GateRules(), state.meters)
 

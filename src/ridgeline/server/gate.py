@@ -66,6 +66,8 @@ class Gate:
             if message["type"] == "http.response.start":
                 scope["told"] = message["status"]
                 message["headers"] = [*message.get("headers", []), *extra]
+            elif not message.get("more_body", False):
+                scope["whole"] = True
             await send(message)
 
         try:
@@ -90,8 +92,10 @@ class Gate:
         try:
             await self._app(scope, receive, told)
         except Exception as error:
+            if "whole" in scope:
+                return  # the reply was the error's own
             if "told" in scope:
-                raise
+                raise  # closes the connection: a broken reply must not look whole
             logger.error("%s %s failed: %s", scope["method"], scope["path"], error, exc_info=error)
             await _refuse(scope, error, told)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ class News:
 
 
 class Generation:
-    """The engine requests of one HTTP request. `start` submits them; iterate once; `abort` may be called at any time.
+    """The engine requests of one HTTP request. `start` submits them; read `news` once; `abort` may be called at any time.
 
     After the iteration, `prompt_tokens` counts each prompt once, `completion_tokens` all choices, `cached_tokens` what the cache had.
     """
@@ -78,6 +79,12 @@ class Generation:
         self._state.meters.gone += 1
         self.abort()
 
+    def close(self) -> None:
+        """Whatever happened, nothing of it goes on after this."""
+        if self._streams:
+            self.abort()
+            self._leave()
+
     def abort(self) -> None:
         """The rest is not wanted."""
         self.aborted = True
@@ -110,7 +117,8 @@ class Generation:
             found["prompts"] = [words.decode(list(r.prompt_ids)[:8192], skip_special=False) for r in self.requests[:8]]
         return found
 
-    async def __aiter__(self) -> AsyncIterator[News]:
+    async def news(self) -> AsyncGenerator[News]:
+        """What is new, until all ended. To be closed (`aclosing`) by whoever leaves it early: then what still runs is aborted."""
         try:
             if len(self._streams) == 1:
                 async for output in self._streams[0]:
@@ -174,14 +182,18 @@ def check_ended(output: CompletionOutput) -> None:
 async def collect(generation: Generation) -> list[RequestOutput]:
     """The whole outputs, one per prompt. Raises `InternalError` when a choice failed."""
     whole: list[RequestOutput | None] = [None] * len(generation.requests)
-    async for news in generation:
-        seen = whole[news.prompt]
-        if seen is None:
-            n = generation.requests[news.prompt].params.n
-            seen = whole[news.prompt] = RequestOutput(
-                news.output.request_id, news.output.prompt, news.output.prompt_token_ids, [CompletionOutput(i, "", []) for i in range(n)]
-            )
-        _add(seen, news.output)
+    async with aclosing(generation.news()) as found:
+        async for news in found:
+            seen = whole[news.prompt]
+            if seen is None:
+                n = generation.requests[news.prompt].params.n
+                seen = whole[news.prompt] = RequestOutput(
+                    news.output.request_id,
+                    news.output.prompt,
+                    news.output.prompt_token_ids,
+                    [CompletionOutput(i, "", []) for i in range(n)],
+                )
+            _add(seen, news.output)
     return [w for w in whole if w is not None]
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import aclosing
-from typing import Any
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Protocol
 
 from starlette.responses import Response
 
@@ -38,14 +38,24 @@ def named_event(name: str, document: Any) -> bytes:
     return f"event: {name}\ndata: {dumps(document)}\n\n".encode("utf-8", "replace")
 
 
+class Work(Protocol):
+    """What a reply is waiting for."""
+
+    def gone(self) -> None:
+        """The client went away."""
+
+    def close(self) -> None:
+        """The reply is over, one way or the other."""
+
+
 class EventStream(Response):
-    """Writes the chunks of `source` as they come. When the client goes away `gone` is called once, and the source is left to end.
+    """Writes the chunks of `source` as they come. When the client goes away `work.gone` is called once, and the source is left to end.
 
     The source must handle its own errors: once headers are out there is no other way to tell the client.
     """
 
-    def __init__(self, source: AsyncGenerator[bytes], gone: Callable[[], None], headers: Mapping[str, str] | None = None) -> None:
-        self.source, self.gone = source, gone
+    def __init__(self, source: AsyncGenerator[bytes], work: Work, headers: Mapping[str, str] | None = None) -> None:
+        self.source, self.work = source, work
         self.status_code, self.background = 200, None
         # X-Accel-Buffering: nginx would otherwise hold events back.
         given = {
@@ -57,27 +67,25 @@ class EventStream(Response):
         self.raw_headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in given.items()]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        async with watching(receive, self.gone), aclosing(self.source) as source:
+        async with watching(receive, self.work), aclosing(self.source) as source:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async for chunk in source:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class watching:
-    """`async with watching(receive, gone)`: calls `gone` if the client goes away inside."""
-
-    def __init__(self, receive: Receive, gone: Callable[[], None]) -> None:
-        self._task = asyncio.ensure_future(_wait(receive, gone))
-
-    async def __aenter__(self) -> None:
-        return None
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
+@asynccontextmanager
+async def watching(receive: Receive, work: Work) -> AsyncGenerator[None]:
+    """Tells `work` if the client goes away inside, and closes it at the end."""
+    task = asyncio.ensure_future(_wait(receive, work))
+    try:
+        yield
+    finally:
+        task.cancel()
+        work.close()
 
 
-async def _wait(receive: Receive, gone: Callable[[], None]) -> None:
+async def _wait(receive: Receive, work: Work) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    gone()
+    work.gone()

@@ -6,6 +6,7 @@ import json
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +51,7 @@ async def messages(request: Request) -> Response:
     generation.start()
     headers = {**warning_header(warnings), "request-id": str(request.scope.get("request_id", ""))}
     if job.body.stream:
-        return EventStream(stream(job, generation, state.diagnoses), generation.gone, headers)
+        return EventStream(stream(job, generation, state.diagnoses), generation, headers)
     return WholeReply(generation, lambda: whole(job, generation, state.diagnoses), headers)
 
 
@@ -160,22 +161,23 @@ async def stream(job: MessagesJob, generation: Generation, diagnoses: Diagnoses)
     writer = BlockWriter(job.talk.reader() if job.talk.reader is not None else ReplyReader())
     started = False
     try:
-        async for news in generation:
-            for part in news.output.outputs:
-                check_ended(part)
-                if not started:
-                    started = True
-                    message = _message(job, [], {**_usage(generation), "output_tokens": 1})
-                    if job.mark is not None:
-                        message["diagnostics"] = _diagnose(job, diagnoses, news.output.cache)
-                    yield named_event("message_start", {"type": "message_start", "message": message})
-                for document in writer.events(part):
-                    yield named_event(document["type"], document)
-                if part.finish_reason is not None and not generation.aborted:
-                    reason, sequence = _stop_reason(job, generation, part, writer.called)
-                    delta = {"stop_reason": reason, "stop_sequence": sequence}
-                    yield named_event("message_delta", {"type": "message_delta", "delta": delta, "usage": _usage(generation)})
-                    yield named_event("message_stop", {"type": "message_stop"})
+        async with aclosing(generation.news()) as found:
+            async for news in found:
+                for part in news.output.outputs:
+                    check_ended(part)
+                    if not started:
+                        started = True
+                        message = _message(job, [], {**_usage(generation), "output_tokens": 1})
+                        if job.mark is not None:
+                            message["diagnostics"] = _diagnose(job, diagnoses, news.output.cache)
+                        yield named_event("message_start", {"type": "message_start", "message": message})
+                    for document in writer.events(part):
+                        yield named_event(document["type"], document)
+                    if part.finish_reason is not None and not generation.aborted:
+                        reason, sequence = _stop_reason(job, generation, part, writer.called)
+                        delta = {"stop_reason": reason, "stop_sequence": sequence}
+                        yield named_event("message_delta", {"type": "message_delta", "delta": delta, "usage": _usage(generation)})
+                        yield named_event("message_stop", {"type": "message_stop"})
     except Exception as error:
         fault = failure(error)
         logger.error("stream failed: %s", error, exc_info=error if fault.message.startswith("internal error (") else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,7 @@ async def chat_completions(request: Request) -> Response:
     generation.start()
     headers = warning_header(warnings)
     if job.body.stream:
-        return EventStream(stream(job, generation), generation.gone, headers)
+        return EventStream(stream(job, generation), generation, headers)
     return WholeReply(generation, lambda: whole(job, generation), headers)
 
 
@@ -150,15 +151,16 @@ async def stream(job: ChatJob, generation: Generation) -> AsyncGenerator[bytes]:
     try:
         for index in range(job.talk.request.params.n):
             yield f'{opening}{index},"delta":{{"role":"assistant","content":""}}{closing}'.encode()
-        async for news in generation:
-            for part in news.output.outputs:
-                check_ended(part)
-                if plain and part.finish_reason is None:
-                    if part.text:
-                        yield f'{opening}{part.index},"delta":{{"content":{dumps(part.text)}}}{closing}'.encode()
-                else:
-                    for chunk in writer.chunks(part):
-                        yield event(chunk)
+        async with aclosing(generation.news()) as found:
+            async for news in found:
+                for part in news.output.outputs:
+                    check_ended(part)
+                    if plain and part.finish_reason is None:
+                        if part.text:
+                            yield f'{opening}{part.index},"delta":{{"content":{dumps(part.text)}}}{closing}'.encode()
+                    else:
+                        for chunk in writer.chunks(part):
+                            yield event(chunk)
         if generation.aborted:
             return
         if job.wish.last:

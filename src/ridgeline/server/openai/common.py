@@ -98,7 +98,7 @@ class WholeReply(Response):
         self.status_code, self.background, self.body = 200, None, b""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async with watching(receive, self.generation.gone):
+        async with watching(receive, self.generation):
             document = await self.make()
         await json_response(document, self.extra)(scope, receive, send)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +48,7 @@ async def completions(request: Request) -> Response:
     generation.start()
     headers = warning_header(warnings)
     if job.body.stream:
-        return EventStream(stream(job, generation), generation.gone, headers)
+        return EventStream(stream(job, generation), generation, headers)
     return WholeReply(generation, lambda: whole(job, generation), headers)
 
 
@@ -160,15 +161,16 @@ async def stream(job: CompletionJob, generation: Generation) -> AsyncGenerator[b
     n = job.wanted
     writers: dict[int, Writer] = {}
     try:
-        async for news in generation:
-            for part in news.output.outputs:
-                check_ended(part)
-                index = news.prompt * n + part.index
-                first = index not in writers
-                if first:
-                    writers[index] = Writer(job, news.output)
-                if first or part.text or part.token_ids or part.finish_reason is not None:
-                    yield event(_chunk(job, generation, writers[index], part, index, first))
+        async with aclosing(generation.news()) as found:
+            async for news in found:
+                for part in news.output.outputs:
+                    check_ended(part)
+                    index = news.prompt * n + part.index
+                    first = index not in writers
+                    if first:
+                        writers[index] = Writer(job, news.output)
+                    if first or part.text or part.token_ids or part.finish_reason is not None:
+                        yield event(_chunk(job, generation, writers[index], part, index, first))
         if generation.aborted:
             return
         if job.scoring:

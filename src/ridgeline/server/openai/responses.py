@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,7 @@ async def responses(request: Request) -> Response:
     generation.start()
     headers = warning_header(warnings)
     if job.body.stream:
-        return EventStream(stream(job, generation), generation.gone, headers)
+        return EventStream(stream(job, generation), generation, headers)
     return WholeReply(generation, lambda: whole(job, generation), headers)
 
 
@@ -147,15 +148,16 @@ async def stream(job: ResponsesJob, generation: Generation) -> AsyncGenerator[by
         begun = document(job, "in_progress", [], None)
         yield writer.event("response.created", {"response": begun})
         yield writer.event("response.in_progress", {"response": begun})
-        async for news in generation:
-            for part in news.output.outputs:
-                check_ended(part)
-                for chunk in item_events(writer, part, _logprobs(job, part)):
-                    yield chunk
-                if part.finish_reason is not None and not generation.aborted:
-                    status = "incomplete" if part.finish_reason == "length" else "completed"
-                    ended = document(job, status, writer.items, usage(generation, writer.reader.thinking_tokens))
-                    yield writer.event(f"response.{status}", {"response": ended})
+        async with aclosing(generation.news()) as found:
+            async for news in found:
+                for part in news.output.outputs:
+                    check_ended(part)
+                    for chunk in item_events(writer, part, _logprobs(job, part)):
+                        yield chunk
+                    if part.finish_reason is not None and not generation.aborted:
+                        status = "incomplete" if part.finish_reason == "length" else "completed"
+                        ended = document(job, status, writer.items, usage(generation, writer.reader.thinking_tokens))
+                        yield writer.event(f"response.{status}", {"response": ended})
     except Exception as error:
         ended = document(job, "failed", writer.items, None)
         yield failed(writer, ended, error)
