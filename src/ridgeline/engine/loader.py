@@ -23,7 +23,7 @@ from ridgeline.formats.pull import resolve as find
 from ridgeline.formats.tensors import Tensor
 from ridgeline.graph.caches import cache_groups
 from ridgeline.graph.ops import Embed
-from ridgeline.kv.manager import KvCache
+from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.models import ModelSpec, load_spec
 from ridgeline.options import Options, Plan
 from ridgeline.scheduler.budget import Budget
@@ -95,16 +95,19 @@ def load_cpu(model: OpenModel) -> CpuProgram:
     return program
 
 
-def make_core(model: LoadedModel) -> EngineCore:
-    """An idle engine on a loaded model. One model has one engine at a time: they would write into the same KV blocks."""
+def make_core(model: LoadedModel, *, prefix_caching: bool | None = None, cascade: bool = True) -> EngineCore:
+    """An idle engine on a loaded model. One model has one engine at a time: they would write into the same KV blocks.
+
+    prefix_caching: other than the plan says; cascade False walks shared prefixes apart. Both are for comparing, neither changes a word."""
     plan, graph = model.plan, model.program.graph
     windows = [group.window for group in cache_groups(graph.caches)]
-    config = SchedulerConfig(plan.scheduling_policy, plan.max_model_len, key_segment=KEY_SEGMENT)
+    config = SchedulerConfig(plan.scheduling_policy, plan.max_model_len, key_segment=KEY_SEGMENT, cascade=cascade)
+    policy: CachePolicy = "radix" if (plan.prefix_caching if prefix_caching is None else prefix_caching) else "off"
     width = max([op.vocab for op in graph.ops if isinstance(op, Embed)], default=model.limits.vocab)
     rows = max(1, min(plan.chunk, PROMPT_ROWS_BYTES // (4 * width)))
     budget = Budget(max(plan.chunk, plan.max_num_seqs), plan.max_num_seqs, plan.itl_target, prompt_rows=rows)
 
     def make_state() -> SchedulerState:
-        return SchedulerState(KvCache(windows, plan.blocks, plan.block_size, "radix" if plan.prefix_caching else "off"), config)
+        return SchedulerState(KvCache(windows, plan.blocks, plan.block_size, policy), config)
 
     return EngineCore(model.program, make_state, budget, model.limits, cache_key=(plan.path, plan.kv_dtype))

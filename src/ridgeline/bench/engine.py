@@ -1,0 +1,318 @@
+"""`bench engine`: the whole engine in process on four workloads, with medians. Knows no terminal and no HTTP.
+
+decode: N sequences at once; branch: agents that share a long prefix, with and without its reuse, beside the predicted time; arrival: a
+long prompt among running answers; overhead: what is not spent in native calls.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ridgeline.bench.batched_peer import BatchedPeer
+from ridgeline.bench.engine_run import Ids, Job, Runner, Step, prompts
+from ridgeline.bench.rates import Rates, branch_seconds
+from ridgeline.engine.loader import LoadedModel, load
+from ridgeline.errors import UserError
+from ridgeline.kv.manager import KvCache
+from ridgeline.options import Options
+
+Say = Callable[[str], None]
+Scenario = Literal["decode", "branch", "arrival", "overhead"]
+SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBenchOptions:
+    """options: how to load. seqs, prompt, gen: of `decode`; repeat: runs whose medians are reported; against: a llama-batched-bench,
+    measured in turns on `against_model` (default: the same file)."""
+
+    options: Options
+    scenarios: tuple[Scenario, ...] = SCENARIOS
+    seqs: int = 32
+    prompt: int = 128
+    gen: int = 128
+    repeat: int = 3
+    against: str | None = None
+    against_model: str | None = None
+    trace: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("seqs", "prompt", "gen", "repeat"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name} is {getattr(self, name)}, must be at least 1", field=f"--{name}", value=getattr(self, name))
+        for scenario in self.scenarios:
+            if scenario not in SCENARIOS:
+                text = f"--scenario is {scenario!r}, must be one of {', '.join(SCENARIOS)}"
+                raise UserError(text, field="--scenario", value=scenario, limit=SCENARIOS)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeResult:
+    """decode_tok_s: over steps in which all sequences decode and no prompt is read; total_tok_s: all output over the whole time."""
+
+    seqs: int
+    prompt: int
+    gen: int
+    decode_tok_s: float
+    total_tok_s: float
+    prompt_tok_s: float
+    peer_tok_s: float | None = None
+    ratio: float | None = None
+    peer_command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchResult:
+    """seconds: from the arrival of all branches to the last answer; off: without prefix cache and cascade; predicted_s: from measured
+    kernel rates, with each shared token computed once. hit_tokens: prompt tokens that were not computed."""
+
+    shared: int
+    branches: int
+    own: int
+    gen: int
+    seconds: float
+    off_seconds: float
+    speedup: float
+    predicted_s: float
+    measured_over_predicted: float
+    hit_tokens: int
+    shared_walks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalResult:
+    """itl_*: seconds between tokens of the running answers, alone (steady, median) and while the prompt is read (p99)."""
+
+    prompt: int
+    running: int
+    steady_itl_s: float
+    p99_itl_s: float
+    itl_ratio: float
+    ttft_s: float
+    alone_ttft_s: float
+    ttft_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadResult:
+    """Per decode step, outside native calls, seconds and share of the step; match_s: a prompt of `match_prompt` tokens in a tree."""
+
+    batch1_glue_s: float
+    batch1_share: float
+    batch_n: int
+    batch_n_glue_s: float
+    batch_n_share: float
+    match_prompt: int
+    match_tree: int
+    match_s: float
+
+
+@dataclass(frozen=True)
+class EngineReport:
+    """Medians over the runs. load_before: runnable tasks of the last minute when it began; much above 0 the figures are others' work."""
+
+    model: str
+    threads: int
+    isa: str
+    repeat: int
+    load_before: float
+    decode: DecodeResult | None = None
+    branch: BranchResult | None = None
+    arrival: ArrivalResult | None = None
+    overhead: OverheadResult | None = None
+    runs: dict[str, list[float]] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run(asked: EngineBenchOptions, say: Say = lambda line: None) -> EngineReport:
+    """Load, then each scenario in turn. `say` gets a line when something slow begins. Raises `UserError` for what cannot be run."""
+    peer = None if asked.against is None else BatchedPeer.find(asked.against)
+    busy = os.getloadavg()[0]
+    if busy > 0.5 * (os.cpu_count() or 1):
+        say(f"warning: the machine was busy (load {busy:.1f} on {os.cpu_count()} CPUs): figures are not to be relied on")
+    model = load(asked.options)
+    bench = _Bench(asked, model, peer, say)
+    do: dict[Scenario, Callable[[], Any]] = {
+        "decode": bench.decode, "branch": bench.branch, "arrival": bench.arrival, "overhead": bench.overhead,
+    }  # fmt: skip
+    found: dict[str, Any] = {}
+    for scenario in asked.scenarios:
+        say(f"{scenario}: {asked.repeat} runs")
+        found[scenario] = do[scenario]()
+    if asked.trace is not None:
+        bench.write_trace(asked.trace)
+    isa = str(getattr(model.program, "isa", model.plan.isa))
+    return EngineReport(model.plan.model, model.plan.threads, isa, asked.repeat, busy, runs=bench.runs, **found)
+
+
+class _Bench:
+    def __init__(self, asked: EngineBenchOptions, model: LoadedModel, peer: BatchedPeer | None, say: Say) -> None:
+        self.asked, self.model, self.peer, self.say = asked, model, peer, say
+        self.vocab = model.limits.vocab
+        self.runs: dict[str, list[float]] = {}
+        self._last: Runner | None = None
+
+    def _note(self, name: str, value: float) -> float:
+        self.runs.setdefault(name, []).append(value)
+        return value
+
+    def _runner(self, *, reuse: bool = True) -> Runner:
+        self._last = Runner(self.model, reuse=reuse, traced=self.asked.trace is not None)
+        return self._last
+
+    def write_trace(self, path: str) -> None:
+        if self._last is not None and self._last.core.trace is not None:
+            self._last.core.trace.write(path)
+
+    def _decode_once(self, seqs: int, gen: int, seed: int) -> tuple[list[Step], float]:
+        runner = self._runner()
+        jobs = [Job(p, gen) for p in prompts(seqs, self.asked.prompt, self.vocab, seed)]
+        start = perf_counter()
+        steps = runner.run(jobs)
+        return steps, perf_counter() - start
+
+    def decode(self) -> DecodeResult:
+        a = self.asked
+        self._decode_once(2, 4, 0)  # pages, scratch memory
+        for i in range(a.repeat):
+            steps, seconds = self._decode_once(a.seqs, a.gen, i)
+            pure = [s for s in steps if s.decodes == a.seqs and s.chunk == 0]
+            reading = [s for s in steps if s.chunk and not s.decodes] or steps
+            self._note("decode_tok_s", a.seqs * len(pure) / sum(s.seconds for s in pure) if pure else 0.0)
+            self._note("total_tok_s", a.seqs * a.gen / seconds)
+            self._note("prompt_tok_s", sum(s.chunk for s in reading) / sum(s.seconds for s in reading))
+            if self.peer is not None:
+                path = a.against_model or self.model.plan.path
+                self._note("peer_tok_s", self.peer.decode_tok_s(path, a.seqs, a.prompt, a.gen, self.model.plan.threads))
+        ours = median(self.runs["decode_tok_s"])
+        theirs = median(self.runs["peer_tok_s"]) if "peer_tok_s" in self.runs else None
+        return DecodeResult(
+            a.seqs, a.prompt, a.gen, ours, median(self.runs["total_tok_s"]), median(self.runs["prompt_tok_s"]), theirs,
+            None if theirs is None else ours / theirs, None if self.peer is None else self.peer.last_command,
+        )  # fmt: skip
+
+    def branch(self, shared: int = 1000, branches: int = 32, own: int = 64, gen: int = 96) -> BranchResult:
+        branches = min(branches, self.model.plan.max_num_seqs)
+        for i in range(self.asked.repeat):
+            stem, tails = prompts(1, shared, self.vocab, 100 + i)[0], prompts(branches, own, self.vocab, 200 + i)
+            jobs = [Job(np.concatenate((stem, tail)), gen) for tail in tails]
+            for name, reuse in (("branch_s", True), ("branch_off_s", False)):
+                runner = self._runner(reuse=reuse)
+                start = perf_counter()
+                runner.run(jobs)
+                self._note(name, perf_counter() - start)
+                if reuse:
+                    hits, walks = runner.core.state.counts["prefix_tokens_hit"], runner.core.state.counts["shared_walks"]
+        rates = Rates.measure(self.model, self.say)
+        predicted = branch_seconds(rates, self.model.plan.chunk, shared, branches, own, gen)
+        on, off = median(self.runs["branch_s"]), median(self.runs["branch_off_s"])
+        return BranchResult(shared, branches, own, gen, on, off, off / on, predicted, on / predicted, hits, walks)
+
+    def arrival(self, prompt: int = 4000, running: int = 8, steady: int = 24) -> ArrivalResult:
+        prompt = min(prompt, self.model.plan.max_model_len - 2)
+        for i in range(self.asked.repeat):
+            long, others = prompts(1, prompt, self.vocab, 300 + i)[0], prompts(running, 64, self.vocab, 400 + i)
+            alone = self._runner()
+            self._note("alone_ttft_s", alone.first_token_s(Job(long, 2)))
+            self._arrival_once(long, [Job(p, 2000) for p in others], steady)
+        values = {name: median(self.runs[name]) for name in ("steady_itl_s", "p99_itl_s", "ttft_s", "alone_ttft_s")}
+        return ArrivalResult(
+            prompt, running, values["steady_itl_s"], values["p99_itl_s"], values["p99_itl_s"] / values["steady_itl_s"],
+            values["ttft_s"], values["alone_ttft_s"], values["ttft_s"] / values["alone_ttft_s"],
+        )  # fmt: skip
+
+    def _arrival_once(self, long: Ids, others: list[Job], steady: int) -> None:
+        runner = self._runner()
+        for job in others:
+            runner.submit(job)
+        while runner.steps < 4 or runner.core.state.record.decodes < len(others):
+            runner.step()
+        before = [runner.step().seconds for _ in range(steady)]
+        gaps: list[float] = []
+        start = perf_counter()
+        asked = runner.submit(Job(long, 2))
+        while not asked.times.first_token:
+            gaps.append(runner.step().seconds)
+        self._note("ttft_s", perf_counter() - start)
+        self._note("steady_itl_s", median(before))
+        self._note("p99_itl_s", float(np.quantile(gaps, 0.99)))
+        runner.core.close()
+
+    def overhead(self) -> OverheadResult:
+        n = self.asked.seqs
+        for i in range(self.asked.repeat):
+            for batch, name in ((1, "batch1"), (n, "batch_n")):
+                steps = [s for s in self._decode_once(batch, 48, 500 + i)[0] if s.decodes == batch and s.chunk == 0]
+                self._note(f"{name}_glue_s", median(s.seconds - s.native_s for s in steps))
+                self._note(f"{name}_share", median((s.seconds - s.native_s) / s.seconds for s in steps))
+            self._note("match_s", match_seconds())
+        m = {name: median(self.runs[name]) for name in ("batch1_glue_s", "batch1_share", "batch_n_glue_s", "batch_n_share", "match_s")}
+        return OverheadResult(
+            m["batch1_glue_s"], m["batch1_share"], n, m["batch_n_glue_s"], m["batch_n_share"], MATCH_PROMPT, MATCH_TREE, m["match_s"]
+        )
+
+
+MATCH_PROMPT, MATCH_TREE = 4000, 100_000
+
+
+def match_seconds(block_size: int = 16) -> float:
+    """Finding the prefix of a prompt of MATCH_PROMPT tokens, all of it known, in a tree of MATCH_TREE tokens with many branches."""
+    rng = np.random.default_rng(7)
+    kv = KvCache((None,), (MATCH_TREE // block_size + 64,), block_size)
+    stem = rng.integers(0, 50_000, MATCH_PROMPT).astype(np.int32)
+    held, last = 0, stem
+    while held + MATCH_PROMPT < MATCH_TREE:
+        cut = int(rng.integers(0, len(stem)))
+        last = np.concatenate((stem[:cut], rng.integers(0, 50_000, MATCH_PROMPT - cut).astype(np.int32)))
+        table = kv.open(b"", kv.lookup(b"", last, len(last) - 1))
+        past = table.ready if table.ready < len(last) else 0
+        kv.grow(table, past, len(last) - past)
+        kv.settle()
+        kv.close(table, last, len(last))
+        held = sum(used + cached for _, cached, used in kv.usage()) * block_size
+    times = []
+    for _ in range(20):
+        start = perf_counter()
+        hit = kv.lookup(b"", last, len(last) - 1)
+        times.append(perf_counter() - start)
+    if hit.tokens < MATCH_PROMPT // 2:
+        raise AssertionError(f"the tree lost its prompt: {hit.tokens} tokens found")
+    return median(times)
+
+
+def render(report: EngineReport) -> str:
+    """The report for people, one line a fact."""
+    how = f"{report.threads} threads, {report.isa} kernels, medians of {report.repeat} runs, load before {report.load_before:.1f}"
+    lines = [f"{report.model}: {how}"]
+    if (d := report.decode) is not None:
+        lines.append(
+            f"  decode    {d.seqs} sequences, {d.prompt} in, {d.gen} out: {d.decode_tok_s:.1f} tok/s decoding, {d.total_tok_s:.1f} in all,"
+            f" prompts {d.prompt_tok_s:.1f} tok/s"
+        )
+        if d.peer_tok_s is not None:
+            lines.append(f"            peer {d.peer_tok_s:.1f} tok/s, ours is {d.ratio:.2f}x   {d.peer_command}")
+    if (b := report.branch) is not None:
+        lines.append(
+            f"  branch    {b.shared} shared + {b.branches} x ({b.own} in, {b.gen} out): {b.seconds:.2f} s, without reuse"
+            f" {b.off_seconds:.2f} s = {b.speedup:.2f}x; predicted {b.predicted_s:.2f} s, measured is {b.measured_over_predicted:.2f} of it"
+        )
+    if (r := report.arrival) is not None:
+        lines.append(
+            f"  arrival   {r.prompt} tokens among {r.running} answers: ITL {r.steady_itl_s * 1e3:.1f} ms, p99 {r.p99_itl_s * 1e3:.1f} ms"
+            f" = {r.itl_ratio:.2f}x; TTFT {r.ttft_s:.2f} s, alone {r.alone_ttft_s:.2f} s = {r.ttft_ratio:.2f}x"
+        )
+    if (o := report.overhead) is not None:
+        lines.append(
+            f"  overhead  batch 1: {o.batch1_glue_s * 1e3:.3f} ms = {o.batch1_share:.1%} of a step; batch {o.batch_n}:"
+            f" {o.batch_n_glue_s * 1e3:.3f} ms = {o.batch_n_share:.1%}; prefix match {o.match_s * 1e3:.3f} ms"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,110 @@
+"""An engine core under a stopwatch: jobs in, one row per step out. Knows what a step costs and what of it was native; not what it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ridgeline.engine.loader import LoadedModel, make_core
+from ridgeline.engine.request import EngineRequest, RequestState, prepare
+from ridgeline.engine.trace import Trace
+from ridgeline.graph.step import Step as GraphStep
+from ridgeline.sampling.plan import Sampled, SamplePlan
+from ridgeline.types import SamplingParams
+
+Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A prompt that is answered with exactly `gen` tokens, greedily."""
+
+    prompt: Ids
+    gen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """decodes: sequences that decoded; chunk: prompt tokens computed; native_s: of `seconds`, spent in the backend's two calls."""
+
+    decodes: int
+    chunk: int
+    seconds: float
+    native_s: float
+
+
+class _Timed:
+    """A program whose two calls are timed. Everything else is the program's."""
+
+    def __init__(self, program: Any) -> None:
+        self._program = program
+        self.graph, self.plan = program.graph, program.plan
+        self.native_s = 0.0
+
+    def forward(self, step: GraphStep) -> None:
+        start = perf_counter()
+        self._program.forward(step)
+        self.native_s += perf_counter() - start
+
+    def sample(self, plan: SamplePlan) -> Sampled:
+        start = perf_counter()
+        drawn: Sampled = self._program.sample(plan)
+        self.native_s += perf_counter() - start
+        return drawn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._program, name)
+
+
+class Runner:
+    """A fresh engine on a loaded model. reuse False: no prefix cache, shared prefixes walked apart."""
+
+    def __init__(self, model: LoadedModel, *, reuse: bool = True, traced: bool = False) -> None:
+        self.model = model
+        self.core = make_core(model, prefix_caching=reuse, cascade=reuse)
+        self._timed = _Timed(model.program)
+        self.core.program = self._timed
+        self.core.trace = Trace() if traced else None
+        self.steps = 0
+        self._numbers = count()
+
+    def submit(self, job: Job) -> RequestState:
+        params = SamplingParams(max_tokens=job.gen, temperature=0.0, ignore_eos=True, detokenize=False)
+        asked = prepare(EngineRequest(f"b{next(self._numbers)}", job.prompt.tolist(), params), self.core.limits, self.model.text)
+        self.core.submit(asked)
+        return asked
+
+    def step(self) -> Step:
+        native, start = self._timed.native_s, perf_counter()
+        self.core.step()
+        seconds = perf_counter() - start
+        self.steps += 1
+        record = self.core.state.record
+        return Step(record.decodes, record.chunk_tokens, seconds, self._timed.native_s - native)
+
+    def run(self, jobs: list[Job]) -> list[Step]:
+        """All jobs at once, to the end."""
+        for job in jobs:
+            self.submit(job)
+        steps = []
+        while self.core.busy:
+            steps.append(self.step())
+        return steps
+
+    def first_token_s(self, job: Job) -> float:
+        """Arrival to first token of a job that is alone; then it runs to its end."""
+        asked = self.submit(job)
+        while self.core.busy:
+            self.step()
+        return asked.times.first_token - asked.times.arrival
+
+
+def prompts(count: int, length: int, vocab: int, seed: int) -> list[Ids]:
+    """Random prompts that share nothing, int32 [length] each: the cost of a forward does not depend on what they say."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, vocab, length).astype(np.int32) for _ in range(count)]
