@@ -88,7 +88,7 @@ def _best_of(body: CompletionBody, most: int) -> tuple[int, int]:
     """(choices wanted, choices made)."""
     wanted = 1 if body.n is None else body.n
     best_of = wanted if body.best_of is None else body.best_of
-    if best_of < wanted or best_of > most:
+    if body.best_of is not None and not wanted <= best_of <= most:
         text = f"best_of is {best_of}, must be from n ({wanted}) to {most}"
         raise UserError(text, field="best_of", value=best_of, limit=(wanted, most))
     if best_of > wanted and body.stream:
