@@ -81,6 +81,7 @@ class GrammarCompiler:
     def _compiled(self, kind: str, source: str, remarks: tuple[str, ...]) -> Grammar:
         from llguidance import LLMatcher, LLParserLimits
 
+        # Fuel bounds the time of a step to some 20 ms.
         limits = LLParserLimits(
             max_items_in_row=1000, initial_lexer_fuel=1_000_000, step_lexer_fuel=200_000, step_max_items=50_000, verbose_errors=False
         )

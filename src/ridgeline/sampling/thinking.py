@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -21,24 +22,34 @@ _LATE = 4  # tokens past the budget that may finish a character
 
 
 class ThinkMarks:
-    """A model's reasoning tags as its tokenizer spells them. Made once per model."""
+    """A model's reasoning tags as its tokenizer spells them. Made once per model; what takes time is made at its first use and kept."""
 
     def __init__(self, tokenizer: Tokenizer, tags: ThinkTags, end_ids: frozenset[int]) -> None:
         self.tokenizer, self.end_ids = tokenizer, end_ids
         self.open, self.close = tags.open.encode(), tags.close.encode()
         self.open_ids, self.close_ids = (tokenizer.encode(t, add_special=False, parse_special=True) for t in (tags.open, tags.close))
         self.words = (tokenizer.size + 31) // 32
-        self.no_end = self._full()
-        self._clear(self.no_end, end_ids)
-        last, blanks = self.close[-1:], []
-        self._enders: list[tuple[int, bytes]] = []
-        for id in range(tokenizer.size):
-            raw = tokenizer.token_bytes(id)
-            if raw and not raw.strip(_BLANK) and not tokenizer.is_special(id):
-                blanks.append(id)
-            elif last in raw:
-                self._enders.append((id, raw))
-        self.blanks = self.only(blanks)
+
+    @cached_property
+    def no_end(self) -> Mask:
+        """Every id but those that end a text."""
+        mask = np.full(self.words, 0xFFFFFFFF, np.uint32)
+        if self.tokenizer.size % 32:
+            mask[-1] = (1 << (self.tokenizer.size % 32)) - 1
+        self._clear(mask, self.end_ids)
+        return mask
+
+    @cached_property
+    def blanks(self) -> Mask:
+        """Ids of white space and nothing else."""
+        raws = ((id, self.tokenizer.token_bytes(id)) for id in range(self.tokenizer.size) if not self.tokenizer.is_special(id))
+        return self.only([id for id, raw in raws if raw and not raw.strip(_BLANK)])
+
+    @cached_property
+    def _enders(self) -> list[tuple[int, bytes]]:
+        """Tokens that hold the last byte of the closing tag."""
+        last, raws = self.close[-1:], ((id, self.tokenizer.token_bytes(id)) for id in range(self.tokenizer.size))
+        return [(id, raw) for id, raw in raws if last in raw]
 
     def only(self, ids: list[int]) -> Mask:
         mask = np.zeros(self.words, np.uint32)
@@ -48,7 +59,7 @@ class ThinkMarks:
 
     def inside(self, tail: bytes) -> Mask:
         """While thinking before an answer that is bound: no end, and no token that closes the tag and says more than blanks after it."""
-        over = []
+        over: list[int] = []
         for id, raw in self._enders:
             data = tail + raw
             at = data.find(self.close)
@@ -58,12 +69,6 @@ class ThinkMarks:
             return self.no_end
         mask = self.no_end.copy()
         self._clear(mask, over)
-        return mask
-
-    def _full(self) -> Mask:
-        mask = np.full(self.words, 0xFFFFFFFF, np.uint32)
-        if self.tokenizer.size % 32:
-            mask[-1] = (1 << (self.tokenizer.size % 32)) - 1
         return mask
 
     @staticmethod
