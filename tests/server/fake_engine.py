@@ -25,9 +25,9 @@ def words(template: str | None = TEMPLATE) -> Words:
     return Words(tokenizer, tokenizer.eos_ids, "tiny")
 
 
-def served(template: str | None = TEMPLATE, **changes: Any) -> Served:
+def served(template: str | None = TEMPLATE, *, length: int = LENGTH, **changes: Any) -> Served:
     made = words(template)
-    return Served(**{"names": ("tiny", "tiny-alias"), "words": made, "limits": Limits(LENGTH, made.vocab_size, made.stop_ids), **changes})
+    return Served(**{"names": ("tiny", "tiny-alias"), "words": made, "limits": Limits(length, made.vocab_size, made.stop_ids), **changes})
 
 
 @dataclass
@@ -50,13 +50,14 @@ class FakeEngine:
     aborted: list[str] = field(default_factory=list)
     seen: list[EngineRequest] = field(default_factory=list)
     closed: bool = False
+    length: int = LENGTH
     broken: str | None = None
     metrics: Metrics = field(default_factory=Metrics)
 
     def generate(self, request: EngineRequest) -> AsyncIterator[RequestOutput]:
         if self.refuse is not None:
             raise self.refuse
-        prepare(request, Limits(LENGTH, VOCAB, self.words.stop_ids), self.words)
+        prepare(request, Limits(self.length, VOCAB, self.words.stop_ids), self.words)
         self.seen.append(request)
         self.live[request.id] = asyncio.Event()
         return self._run(request)
@@ -115,7 +116,7 @@ class FakeEngine:
         said = self.says(request, choice)
         ids = [*self.words.tokenizer.encode_plain(said), END_ID] if isinstance(said, str) else list(said)
         p: SamplingParams = request.params
-        limit = min(p.max_tokens or LENGTH, LENGTH - len(request.prompt_ids))
+        limit = min(p.max_tokens or self.length, self.length - len(request.prompt_ids))
         out, parts = self.words.out(p), list[CompletionOutput]()
         for made, id in enumerate(ids, 1):
             finish: FinishReason | None = None
