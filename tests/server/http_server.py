@@ -59,16 +59,16 @@ def events(data: bytes) -> list[Any]:
 
 
 @contextlib.contextmanager
-def running(engine: FakeEngine | None = None, **options: Any) -> Iterator[Running]:
-    """A server with a scripted engine on a free port. `options` go to `State`; `rules` to the gate."""
+def running(engine: Any = None, **options: Any) -> Iterator[Running]:
+    """A server on a free port with `engine`, or with what it makes when called. `options` go to `State`; `rules` to the gate."""
     rules = options.pop("rules", None)
     started = threading.Event()
     box: dict[str, Any] = {}
 
     def run() -> None:
         async def main() -> None:
-            fake = engine or FakeEngine()
-            state = State(options.pop("served", None) or served(), fake, **options)
+            made = engine() if callable(engine) else engine or FakeEngine()
+            state = State(options.pop("served", None) or served(), made, **options)
             socket = bind("127.0.0.1", 0)
             stop = asyncio.Event()
             box.update(state=state, loop=asyncio.get_running_loop(), stop=stop, port=socket.getsockname()[1])

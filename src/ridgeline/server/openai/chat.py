@@ -81,12 +81,11 @@ def talk_of(body: ChatBody) -> Talk:
     for name in ("reasoning_effort", "documents"):
         if getattr(body, name) is not None:
             variables.setdefault(name, getattr(body, name))
-    guided = {"json": body.guided_json, "regex": body.guided_regex, "choice": body.guided_choice, "grammar": body.guided_grammar}
     return Talk(
         body.messages, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False, body.chat_template,
         add_generation_prompt=not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt,
         continues=bool(body.continue_final_message), variables=variables,
-        format=answer_format(body.response_format, body.structured_outputs, guided), budget=body.thinking_token_budget,
+        format=answer_format(body.response_format, body.structured_outputs, body.guided), budget=body.thinking_token_budget,
     )  # fmt: skip
 
 

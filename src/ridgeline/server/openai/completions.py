@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -13,6 +13,7 @@ from starlette.responses import Response
 from ridgeline.engine.request import EngineRequest
 from ridgeline.errors import UserError
 from ridgeline.server.body import parse, read, warning_header
+from ridgeline.server.formats import answer_format
 from ridgeline.server.generation import Generation, check_ended, collect
 from ridgeline.server.openai.common import Head, UsageWish, WholeReply, fault_event, new_id, state_of, usage, usage_wish
 from ridgeline.server.openai.logprobs import Position, Spelling, completion_logprobs, prompt_logprobs
@@ -76,12 +77,20 @@ def prepare(state: State, raw: bytes) -> tuple[CompletionJob, list[str]]:
         text = f"{len(prompts)} prompts with n {params.n} are {len(prompts) * params.n} answers, at most {bounds.samples}"
         raise UserError(text, field="n", value=params.n, limit=bounds.samples)
     id = new_id("cmpl-")
+    form = answer_format(body.response_format, body.structured_outputs, body.guided)
+    grammar = None if form is None else served.manner.grammars.compile(form)
     requests = [
-        EngineRequest(f"{id}-{i}", ids, params, text, priority=body.priority or 0, cache_salt=body.cache_salt or "")
+        EngineRequest(
+            f"{id}-{i}", ids, params if grammar is None else replace(params, stop=()), text, priority=body.priority or 0,
+            cache_salt=body.cache_salt or "", grammar=None if grammar is None else grammar.start,
+        )
         for i, (text, ids) in enumerate(prompts)
-    ]
+    ]  # fmt: skip
     spell = Spelling(served.words.tokenizer, bool(body.return_tokens_as_token_ids))
-    return CompletionJob(Head(id, "text_completion", model), body, requests, wish, spell, scoring, wanted), warnings
+    return CompletionJob(Head(id, "text_completion", model), body, requests, wish, spell, scoring, wanted), [
+        *warnings,
+        *(grammar.remarks if grammar else ()),
+    ]
 
 
 def _best_of(body: CompletionBody, most: int) -> tuple[int, int]:

@@ -50,12 +50,17 @@ class SamplingFields(Body):
     cache_salt: str | None = None
     priority: int | None = None
     user: str | None = None
-    # Structured output, as vLLM spells it.
+    # Structured output, as OpenAI and vLLM spell it.
+    response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+
+    @property
+    def guided(self) -> dict[str, Any]:
+        return {"json": self.guided_json, "regex": self.guided_regex, "choice": self.guided_choice, "grammar": self.guided_grammar}
 
 
 class StreamOptions(Body):
