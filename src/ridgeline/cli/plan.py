@@ -71,10 +71,9 @@ def plan(args: PlanArgs, *, as_json: bool) -> None:
     """Raises `UserError` for an unknown name, a size that cannot be, or a combination that means nothing."""
     _check(args)
     chosen = preset(args.preset) if args.preset is not None else None
-    facts = model_facts(args.model, args.kv_heads)
-    facts = facts.without_windows() if args.ignore_window else facts
     goal = _goal(args, chosen)
-    setup = _setup(args, facts, _device(args))
+    setup = setup_of(args)
+    facts = setup.facts
     if args.search or (args.device is None and not args.this_host):
         found = _searched(args, setup, goal, chosen)
         if as_json:
@@ -92,6 +91,12 @@ def plan(args: PlanArgs, *, as_json: bool) -> None:
         print_json(document)
     else:
         _print_plan(document)
+
+
+def setup_of(args: PlanArgs) -> Setup:
+    """The model, the device (the first of the table when none is named) and everything that was said about them."""
+    facts = model_facts(args.model, args.kv_heads)
+    return _setup(args, facts.without_windows() if args.ignore_window else facts, _device(args))
 
 
 def _check(args: PlanArgs) -> None:

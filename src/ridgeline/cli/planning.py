@@ -115,6 +115,67 @@ def plan(
     )  # fmt: skip
 
 
+def simulate(
+    model: PlanModel,
+    device: Annotated[str, typer.Option(metavar="NAME", help="A device of `ridgeline hardware`.")],
+    workload: Annotated[str, typer.Option("--workload", metavar="NAME", help="poisson, closed, bursts or agents.")] = "poisson",
+    trace_in: Annotated[Path | None, typer.Option("--trace-in", metavar="FILE", help="Arrivals: one JSON object a line.")] = None,
+    requests: Annotated[int, _count("--requests", "Requests in all (sessions, for agents).")] = 200,
+    rate: Annotated[float | None, _option(units.per_second, "--rate", "N/s", "Arrivals: 5/s, 300/min. Default 5/s.")] = None,
+    users: Annotated[int, _count("--users", "Of a closed loop.")] = 16,
+    burst: Annotated[int, _count("--burst", "Requests of a burst.")] = 8,
+    turns: Annotated[int, _count("--turns", "Turns of an agent's session.")] = 4,
+    think: Annotated[float | None, _option(units.seconds, "--think", "TIME", "Between turns. Default 1s.")] = None,
+    prompt: Annotated[int, _count("--prompt", "Tokens of a prompt.")] = 512,
+    output: Annotated[int, _count("--output", "Tokens generated.")] = 128,
+    spread: Annotated[float, typer.Option("--spread", metavar="SHARE", help="Lengths vary by this share, up and down.")] = 0.5,
+    prefix: Annotated[int, _count("--prefix", "Tokens that all prompts share (an agent's system prompt).")] = 0,
+    seed: Annotated[int, _count("--seed", "Same seed, same run.")] = 0,
+    max_num_seqs: Annotated[int, _count("--max-num-seqs", "Sequences in a step.")] = 64,
+    max_num_batched_tokens: Annotated[int, _count("--max-num-batched-tokens", "Tokens in a step.")] = 2048,
+    router: Annotated[str, typer.Option("--router", metavar="NAME", help="round-robin, least-loaded or prefix.")] = "round-robin",
+    prefix_cache: Annotated[str, typer.Option("--prefix-cache", metavar="NAME", help="radix, hash or off.")] = "radix",
+    batching: Annotated[str, typer.Option("--batching", metavar="NAME", help="continuous, static or both.")] = "continuous",
+    kv_blocks: Annotated[int | None, _count("--kv-blocks", "Blocks of 16 tokens. Default: what memory leaves.")] = None,
+    trace_out: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write a Perfetto trace.")] = None,
+    html_out: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a Gantt chart.")] = None,
+    tp: Tp = 1,
+    replicas: Replicas = 1,
+    ttft: Ttft = None,
+    itl: Itl = None,
+    price: Price = None,
+    weight_dtype: WeightDtype = None,
+    kv_dtype: KvDtype = None,
+    hardware_file: HardwareFile = None,
+    ideal: Ideal = False,
+    json: args.Json = False,
+) -> None:
+    """The real scheduler on a simulated clock: percentiles, goodput, cache hits and price of a fleet that need not exist.
+
+    \b
+    Examples:
+      ridgeline simulate Llama-3.1-8B --device "H100 SXM" --rate 20/s --requests 1000
+      ridgeline simulate Llama-3.1-8B --device "H100 SXM" --replicas 8 --workload agents --router prefix --ttft 500ms --itl 30ms
+      ridgeline simulate Llama-3.1-8B --device "A100 SXM" --batching both --html gantt.html
+      ridgeline simulate Qwen3-32B --device "H100 SXM" --tp 2 --trace-in arrivals.jsonl --trace out.json
+    """
+    from ridgeline.bench.workloads import Lengths
+    from ridgeline.cli.plan import PlanArgs
+    from ridgeline.cli.simulate import SimulateArgs, run
+
+    run(
+        PlanArgs(
+            model, device, hardware_file=hardware_file, ttft=ttft, itl=itl, price=price, weight_dtype=weight_dtype, kv_dtype=kv_dtype,
+            tp=tp, replicas=replicas, ideal=ideal,
+        ),
+        SimulateArgs(
+            workload, trace_in, requests, rate or 5.0, users, burst, turns, think or 1.0, Lengths(prompt, output, spread), prefix, seed,
+            max_num_seqs, max_num_batched_tokens, router, prefix_cache, batching, kv_blocks, trace_out, html_out,
+        ),
+        as_json=json,
+    )  # fmt: skip
+
+
 def hardware(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One device, with its sources.")] = None,
     hardware_file: HardwareFile = None,
@@ -152,5 +213,5 @@ def models(
 
 def register(app: typer.Typer) -> None:
     """Add the planning commands to the application."""
-    for command in (plan, hardware, models):
+    for command in (plan, simulate, hardware, models):
         app.command()(command)

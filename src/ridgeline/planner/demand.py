@@ -81,14 +81,15 @@ class ModelDemand:
                 read -= sum((len(w.spans) - 1) * (w.tokens // k.every) for w in shared)
             keys += entry * read
         keys += 2 * self.facts.state_bytes() * len(live)
-        return self._demand(rows, wanted, flops, keys)
+        return self.combined(rows, wanted, flops, keys)
 
     def decode(self, batch: int, context: int) -> Demand:
         """One token for each of `batch` sequences that then hold `context` tokens each."""
         one = self.step([Span(0, max(0, context - 1), 1, 1)])
-        return self._demand(batch, batch, batch * one.attention_flops, batch * one.kv_bytes)
+        return self.combined(batch, batch, batch * one.attention_flops, batch * one.kv_bytes)
 
-    def _demand(self, rows: int, wanted: int, attention: float, kv: float) -> Demand:
+    def combined(self, rows: int, wanted: int, attention: float, kv: float) -> Demand:
+        """A step of `rows` tokens, `wanted` rows of logits, and what its spans ask of the caches (FLOPs, bytes read)."""
         weights = 0.0
         if rows:
             touched = touched_experts(self.facts.experts, self.facts.top_k, rows)

@@ -1,0 +1,162 @@
+"""`ridgeline simulate`: a fleet from the hardware table, driven by the real scheduler on virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, get_args
+
+from ridgeline.backends.clock import StepSeconds
+from ridgeline.bench.outcome import Promise, outcome
+from ridgeline.bench.replica import Batching
+from ridgeline.bench.routing import ROUTERS
+from ridgeline.bench.simulate import Fleet, Run, simulate
+from ridgeline.bench.timeline import gantt_page, write_trace
+from ridgeline.bench.workloads import Agents, ClosedLoop, Lengths, Workload, bursts, poisson, trace_file
+from ridgeline.cli.output import note, print_json, table
+from ridgeline.cli.plan import PlanArgs, setup_of
+from ridgeline.errors import UserError
+from ridgeline.kv.manager import CachePolicy
+from ridgeline.planner.deployment import Deployment
+from ridgeline.planner.pool import kv_pool
+from ridgeline.planner.setup import Setup
+from ridgeline.scheduler.budget import Budget
+
+LENGTHS = Lengths()
+WORKLOADS = ("poisson", "closed", "bursts", "agents")
+
+
+@dataclass(frozen=True)
+class SimulateArgs:
+    """What was typed. requests: sessions for agents; prefix: shared tokens; batching both: one run of each."""
+
+    workload: str = "poisson"
+    trace_in: Path | None = None
+    requests: int = 200
+    rate: float = 5.0
+    users: int = 16
+    burst: int = 8
+    turns: int = 4
+    think_s: float = 1.0
+    lengths: Lengths = LENGTHS
+    prefix: int = 0
+    seed: int = 0
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    router: str = "round-robin"
+    prefix_cache: str = "radix"
+    batching: str = "continuous"
+    kv_blocks: int | None = None
+    trace_out: Path | None = None
+    html_out: Path | None = None
+
+
+def run(plan: PlanArgs, args: SimulateArgs, *, as_json: bool) -> None:
+    """Raises `UserError` for what cannot be simulated. Writes the files that were asked for, then prints."""
+    _check(args)
+    setup = setup_of(plan)
+    deployment = setup.deployment()
+    workload, promise = workload_of(args), Promise(plan.ttft, plan.itl)
+    each = plan.price if plan.price is not None else setup.device.usd_low
+    usd = None if each is None else each * setup.layout.devices
+    found: list[tuple[str, Run, dict[str, Any]]] = []
+    for batching in [b for b in get_args(Batching) if args.batching in (b, "both")]:
+        started = perf_counter()
+        done = simulate(fleet_of(args, deployment, workload, setup.layout.replicas, batching), workload)
+        result = outcome(done, promise, usd) | {"batching": batching, "simulated_in_s": perf_counter() - started}
+        found.append((f"{batching} batching", done, result))
+        workload = workload_of(args)  # closed loops remember
+    if args.trace_out is not None:
+        write_trace(found[-1][1], args.trace_out)
+    if args.html_out is not None:
+        args.html_out.write_text(gantt_page(found), "utf8")
+    document = _document(setup, args, found)
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+
+
+def _check(args: SimulateArgs) -> None:
+    for option, value, allowed in (
+        ("--workload", args.workload, WORKLOADS), ("--router", args.router, ROUTERS),
+        ("--prefix-cache", args.prefix_cache, get_args(CachePolicy)),
+        ("--batching", args.batching, (*get_args(Batching), "both")),
+    ):  # fmt: skip
+        if value not in allowed:
+            raise UserError(f"{option} is {value!r}, must be one of {', '.join(allowed)}", field=option, value=value, limit=allowed)
+    for path in (args.trace_out, args.html_out):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UserError(f"{path}: no such folder", field=str(path), value=str(path), remedy="make the folder first")
+
+
+def workload_of(args: SimulateArgs) -> Workload:
+    """The workload that was asked for, from its beginning."""
+    if args.trace_in is not None:
+        return trace_file(args.trace_in)
+    match args.workload:
+        case "closed":
+            return ClosedLoop(args.requests, args.users, args.lengths, args.seed, args.prefix)
+        case "bursts":
+            return bursts(args.requests, args.rate, args.burst, args.lengths, args.seed, args.prefix)
+        case "agents":
+            return Agents(args.requests, args.turns, args.rate, args.lengths, args.seed, system=args.prefix or 1024, think_s=args.think_s)
+        case _:
+            return poisson(args.requests, args.rate, args.lengths, args.seed, args.prefix)
+
+
+def fleet_of(args: SimulateArgs, d: Deployment, workload: Workload, replicas: int, batching: Batching) -> Fleet:
+    """Replicas whose KV pools are what the deployment's memory leaves."""
+    most = max((len(j.prompt) + j.output for j in workload.start()), default=1)
+    longest = most * (args.turns if args.workload == "agents" and args.trace_in is None else 1)
+    limit = d.facts.max_context or 1 << 24
+    d = replace(d, chunk=args.max_num_batched_tokens)
+    windows, blocks = kv_pool(d, min(longest, limit), args.max_num_seqs, args.kv_blocks)
+    budget = Budget(tokens=args.max_num_batched_tokens, sequences=args.max_num_seqs)
+    cache = next(c for c in get_args(CachePolicy) if c == args.prefix_cache)
+    route = next(r for r in ROUTERS if r == args.router)
+    return Fleet(windows, blocks, StepSeconds(d), budget, replicas, route, cache, batching, max_model_len=limit)
+
+
+def _document(setup: Setup, args: SimulateArgs, found: list[tuple[str, Run, dict[str, Any]]]) -> dict[str, Any]:
+    head = {
+        "model": setup.facts.name, "device": setup.device.name, "devices": setup.layout.devices, "tp": setup.layout.tp,
+        "router": args.router, "seed": args.seed, "kv_blocks": list(found[0][1].fleet.blocks),
+        "labels": {"times": setup.labels()["step_time_ms"], "schedule": "exact: the engine's own scheduler, KV cache and prefix index"},
+    }  # fmt: skip
+    results = [result for _, _, result in found]
+    return head | (results[0] if len(results) == 1 else {"runs": results})
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    print(f"{document['model']} on {document['devices']} x {document['device']}, router {document['router']}")
+    for result in document.get("runs", [document]):
+        print(
+            f"\n{result['workload']}, {result['batching']} batching: {result['completed']} of {result['requests']} requests, "
+            f"{result['output_tokens']:,} tokens in {result['seconds']:.2f} s (simulated in {result['simulated_in_s']:.1f} s)"
+        )
+        header = ["ms", "mean", "p50", "p90", "p95", "p99", "max"]
+        names = ("ttft_ms", "queue_ms", "prefill_ms", "itl_ms", "tpot_ms", "e2e_ms")
+        rows = [[name[:-3], *(f"{result[name][h]:.1f}" for h in header[1:])] for name in names if result[name] is not None]
+        print(table(rows, header))
+        for line in _lines(result):
+            print(line)
+    note(f"times: {document['labels']['times']}")
+
+
+def _lines(r: Mapping[str, Any]) -> list[str]:
+    def share(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1%}"
+
+    found = [
+        f"output {r['output_tok_s'] or 0:,.1f} tok/s, total {r['total_tok_s'] or 0:,.1f} tok/s, {r['requests_s'] or 0:.2f} requests/s",
+        f"goodput {r['goodput_s'] or 0:.2f} requests/s ({share(r['goodput_share'])})",
+        f"prefix hits {share(r['prefix_hit_rate'])} of prompt tokens, {r['preemptions']} preemptions, {r['refused']} refused",
+        f"devices busy {share(r['utilization']['mean'])}, slots idle {share(r['slots_idle'])}"
+        + (f", KV in use {share(r['kv_used']['mean'])} (at most {share(r['kv_used']['max'])})" if r["kv_used"] else ""),
+    ]
+    if r["usd_per_mtok"] is not None:
+        found.append(f"${r['usd_per_mtok']:.3f} per million output tokens at ${r['usd_per_hour']:.2f}/h")
+    return found + [f"refused {why}" for why in r["refused_why"]]
