@@ -234,6 +234,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     first = found["runs"][0]
     assert first["completed"] == 40 and first["ttft_ms"]["p99"] < 500 and first["goodput_share"] == 1.0 and first["usd_per_mtok"] > 0
     assert chart.read_text().count("<svg") == 2 and json.loads(trace.read_text())["traceEvents"]
+    assert main([*arguments[:4], "--workload", "closed", "--requests", "30", "--users", "8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["completed"] == 30
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     assert "goodput" in shown and "ttft" in shown and "per million output tokens" in shown

@@ -58,16 +58,15 @@ def run(plan: PlanArgs, args: SimulateArgs, *, as_json: bool) -> None:
     _check(args)
     setup = setup_of(plan)
     deployment = setup.deployment()
-    workload, promise = workload_of(args), Promise(plan.ttft, plan.itl)
+    promise = Promise(plan.ttft, plan.itl)
     each = plan.price if plan.price is not None else setup.device.usd_low
     usd = None if each is None else each * setup.layout.devices
     found: list[tuple[str, Run, dict[str, Any]]] = []
     for batching in [b for b in get_args(Batching) if args.batching in (b, "both")]:
         started = perf_counter()
-        done = simulate(fleet_of(args, deployment, workload, setup.layout.replicas, batching), workload)
+        done = simulate(fleet_of(args, deployment, setup.layout.replicas, batching), workload_of(args))
         result = outcome(done, promise, usd) | {"batching": batching, "simulated_in_s": perf_counter() - started}
         found.append((f"{batching} batching", done, result))
-        workload = workload_of(args)  # closed loops remember
     if args.trace_out is not None:
         write_trace(found[-1][1], args.trace_out)
     if args.html_out is not None:
@@ -107,9 +106,9 @@ def workload_of(args: SimulateArgs) -> Workload:
             return poisson(args.requests, args.rate, args.lengths, args.seed, args.prefix)
 
 
-def fleet_of(args: SimulateArgs, d: Deployment, workload: Workload, replicas: int, batching: Batching) -> Fleet:
+def fleet_of(args: SimulateArgs, d: Deployment, replicas: int, batching: Batching) -> Fleet:
     """Replicas whose KV pools are what the deployment's memory leaves."""
-    most = max((len(j.prompt) + j.output for j in workload.start()), default=1)
+    most = max((len(j.prompt) + j.output for j in workload_of(args).start()), default=1)
     longest = most * (args.turns if args.workload == "agents" and args.trace_in is None else 1)
     limit = d.facts.max_context or 1 << 24
     d = replace(d, chunk=args.max_num_batched_tokens)
