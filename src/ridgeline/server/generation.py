@@ -118,7 +118,10 @@ class Generation:
         return found
 
     async def news(self) -> AsyncGenerator[News]:
-        """What is new, until all ended. To be closed (`aclosing`) by whoever leaves it early: then what still runs is aborted."""
+        """What is new, until all ended. Raises `InternalError` when a choice failed, `HttpError` when we cut it short.
+
+        To be closed (`aclosing`) by whoever leaves it early: then what still runs is aborted.
+        """
         try:
             if len(self._streams) == 1:
                 async for output in self._streams[0]:
@@ -140,6 +143,11 @@ class Generation:
             self.completion_tokens += len(choice.token_ids)
             if choice.finish_reason is not None:
                 self._finishes.append(choice.finish_reason)
+            if choice.finish_reason == "error":
+                raise InternalError(f"generation failed: {choice.stop_reason}")
+            if choice.finish_reason == "abort" and not self.aborted:
+                why = choice.stop_reason or "it was aborted"
+                raise HttpError(503, f"the answer was cut short: {why}", code="aborted", headers={"retry-after": "5"})
         if output.num_cached_tokens is not None and not self._cached[prompt]:
             self._cached[prompt] = output.num_cached_tokens
             self.cached_tokens = sum(self._cached)
@@ -173,14 +181,8 @@ async def _merge(streams: list[AsyncIterator[RequestOutput]]) -> AsyncIterator[N
             task.cancel()
 
 
-def check_ended(output: CompletionOutput) -> None:
-    """Raises `InternalError` for a choice that ended by a fault of ours: it has no whole answer."""
-    if output.finish_reason == "error":
-        raise InternalError(f"generation failed: {output.stop_reason}")
-
-
 async def collect(generation: Generation) -> list[RequestOutput]:
-    """The whole outputs, one per prompt. Raises `InternalError` when a choice failed."""
+    """The whole outputs, one per prompt. Raises as `Generation.news`."""
     whole: list[RequestOutput | None] = [None] * len(generation.requests)
     async with aclosing(generation.news()) as found:
         async for news in found:
@@ -199,7 +201,6 @@ async def collect(generation: Generation) -> list[RequestOutput]:
 
 def _add(whole: RequestOutput, new: RequestOutput) -> None:
     for part in new.outputs:
-        check_ended(part)
         choice = whole.outputs[part.index]
         choice.text += part.text
         choice.token_ids += part.token_ids

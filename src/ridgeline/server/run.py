@@ -20,6 +20,7 @@ from ridgeline.server.state import State
 
 logger = logging.getLogger("ridgeline.server")
 BACKLOG = 2048
+_LAST_WORDS_S = 2.0
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -75,7 +76,7 @@ async def serve_forever(
         state.draining = True
         for server in servers:
             server.close()
-        return await _drain(connections, state.bounds.drain_s, force or asyncio.Event())
+        return await _drain(connections, state, force or asyncio.Event())
     finally:
         await state.engine.close()
         state.workers.shutdown(wait=False, cancel_futures=True)
@@ -83,26 +84,28 @@ async def serve_forever(
             connection.transport.abort()
 
 
-async def _drain(connections: Connections, seconds: float, force: asyncio.Event) -> bool:
-    """Idle connections are closed, the others when their reply is whole."""
+async def _drain(connections: Connections, state: State, force: asyncio.Event) -> bool:
+    """Idle connections are closed, the others when their reply is whole. What is left at the end is told that it was cut short."""
     for connection in list(connections.connections):
         connection.shutdown()
-    running = [t for t in connections.tasks if not t.done()]
+    running = _running(connections)
     if running:
-        logger.info("draining: %d requests are running, at most %g s", len(running), seconds)
-    forced = asyncio.ensure_future(force.wait())
-    ended = asyncio.ensure_future(asyncio.wait(running)) if running else asyncio.ensure_future(asyncio.sleep(0))
-    try:
-        await asyncio.wait({forced, ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
+        logger.info("draining: %d requests are running, at most %g s", len(running), state.bounds.drain_s)
+        forced = asyncio.ensure_future(force.wait())
+        ended = asyncio.ensure_future(asyncio.wait(running))
+        await asyncio.wait({forced, ended}, timeout=state.bounds.drain_s, return_when=asyncio.FIRST_COMPLETED)
         forced.cancel()
-    left = [t for t in connections.tasks if not t.done()]
-    for task in left:
-        task.cancel()
+        ended.cancel()
+    left = _running(connections)
+    await state.engine.close()
     if left:
-        await asyncio.wait(left, timeout=1.0)
-    await asyncio.sleep(0)  # the last bytes leave
+        logger.warning("%d requests are cut short", len(left))
+        await asyncio.wait(left, timeout=_LAST_WORDS_S)
     return not left
+
+
+def _running(connections: Connections) -> list[asyncio.Task[None]]:
+    return [task for task in connections.tasks if not task.done()]
 
 
 def raise_file_limit() -> None:

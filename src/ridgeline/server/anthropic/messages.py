@@ -18,7 +18,7 @@ from ridgeline.server.anthropic.convert import talk_of
 from ridgeline.server.anthropic.diagnosis import Diagnoses, Fingerprint, fingerprint
 from ridgeline.server.body import parse, read, warning_header
 from ridgeline.server.failure import anthropic_error, failure
-from ridgeline.server.generation import Generation, check_ended, collect
+from ridgeline.server.generation import Generation, collect
 from ridgeline.server.openai.common import WholeReply, json_response, state_of
 from ridgeline.server.reply import Piece, Reading, ReplyReader, Thinking, read_whole
 from ridgeline.server.schemas.messages import CountBody, MessagesBody
@@ -164,7 +164,6 @@ async def stream(job: MessagesJob, generation: Generation, diagnoses: Diagnoses)
         async with aclosing(generation.news()) as found:
             async for news in found:
                 for part in news.output.outputs:
-                    check_ended(part)
                     if not started:
                         started = True
                         message = _message(job, [], {**_usage(generation), "output_tokens": 1})

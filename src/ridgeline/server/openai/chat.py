@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ridgeline.errors import UserError
 from ridgeline.server.body import parse, read, warning_header
 from ridgeline.server.formats import answer_format
-from ridgeline.server.generation import Generation, check_ended, collect
+from ridgeline.server.generation import Generation, collect
 from ridgeline.server.openai.common import Head, UsageWish, WholeReply, fault_event, new_id, state_of, usage, usage_wish
 from ridgeline.server.openai.logprobs import Spelling, chat_logprobs, prompt_logprobs
 from ridgeline.server.reply import Piece, Reading, ReplyReader, Thinking, read_whole
@@ -153,7 +153,6 @@ async def stream(job: ChatJob, generation: Generation) -> AsyncGenerator[bytes]:
         async with aclosing(generation.news()) as found:
             async for news in found:
                 for part in news.output.outputs:
-                    check_ended(part)
                     if plain and part.finish_reason is None:
                         if part.text:
                             yield f'{opening}{part.index},"delta":{{"content":{dumps(part.text)}}}{closing}'.encode()

@@ -14,7 +14,7 @@ from ridgeline.engine.request import EngineRequest
 from ridgeline.errors import UserError
 from ridgeline.server.body import parse, read, warning_header
 from ridgeline.server.formats import answer_format
-from ridgeline.server.generation import Generation, check_ended, collect
+from ridgeline.server.generation import Generation, collect
 from ridgeline.server.openai.common import Head, UsageWish, WholeReply, fault_event, new_id, state_of, usage, usage_wish
 from ridgeline.server.openai.logprobs import Position, Spelling, completion_logprobs, prompt_logprobs
 from ridgeline.server.prompts import completion_ids
@@ -173,7 +173,6 @@ async def stream(job: CompletionJob, generation: Generation) -> AsyncGenerator[b
         async with aclosing(generation.news()) as found:
             async for news in found:
                 for part in news.output.outputs:
-                    check_ended(part)
                     index = news.prompt * n + part.index
                     first = index not in writers
                     if first:

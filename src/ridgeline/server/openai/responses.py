@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from ridgeline.errors import UserError
 from ridgeline.server.body import parse, read, warning_header
-from ridgeline.server.generation import Generation, check_ended, collect
+from ridgeline.server.generation import Generation, collect
 from ridgeline.server.openai.common import WholeReply, new_id, now, state_of
 from ridgeline.server.openai.items import talk_of
 from ridgeline.server.openai.logprobs import Spelling, chat_logprobs
@@ -151,7 +151,6 @@ async def stream(job: ResponsesJob, generation: Generation) -> AsyncGenerator[by
         async with aclosing(generation.news()) as found:
             async for news in found:
                 for part in news.output.outputs:
-                    check_ended(part)
                     for chunk in item_events(writer, part, _logprobs(job, part)):
                         yield chunk
                     if part.finish_reason is not None and not generation.aborted:
