@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from tests.engine.fakes import EOS, VOCAB, ByteWords, FakeProgram, hashed_logits
@@ -16,6 +17,7 @@ from ridgeline.types import SamplingParams
 
 LIMITS = Limits(max_model_len=64, vocab=VOCAB, stop_ids=frozenset({EOS}))
 WORDS = ByteWords()
+NUMBERS = count()
 
 
 def make_core(
@@ -33,7 +35,7 @@ def make_core(
 
 
 def submit(core: EngineCore, prompt: list[int], params: SamplingParams, name: str | None = None, **more: Any) -> RequestState:
-    asked = prepare(EngineRequest(name or f"r{len(core.requests)}", prompt, params, **more), core.limits, WORDS)
+    asked = prepare(EngineRequest(name or f"r{next(NUMBERS)}", prompt, params, **more), core.limits, WORDS)
     core.submit(asked)
     return asked
 
