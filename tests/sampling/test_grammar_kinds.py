@@ -30,6 +30,7 @@ from ridgeline.errors import InternalError, UserError
 from ridgeline.sampling.grammar import GrammarCompiler, GrammarSpec
 from ridgeline.sampling.guide import MaskPool, both
 from ridgeline.sampling.plan import SamplePlan, SampleRow
+from ridgeline.sampling.regex_size import regex_size
 from ridgeline.sampling.transforms import sample_rows
 from ridgeline.text.from_gguf import tokenizer_from_gguf
 
@@ -176,6 +177,39 @@ def test_costly_grammars_are_used_or_refused_but_never_hang(spec: GrammarSpec) -
     except (UserError, AssertionError) as error:  # over a limit of the library at some step
         assert "\n" not in str(error)
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("pattern", "size"),
+    [
+        ("", 0),
+        ("ab+c?", 3),
+        ("a{3}", 3),
+        ("a{1,1000}{1000}", 1_000_000),
+        ("(ab|c){2,}x", 9),
+        (r"\{1000}[{5}a]{2}\d{3}", 11),
+        ("((a{1000}){1000}b){1000}{1000}", 10**12),
+        ("{3}(", 0),
+        ("a{999999999999999}", 999_999_999_999),
+        ("a{x}", 4),
+    ],
+)
+def test_the_size_of_a_pattern(pattern: str, size: int) -> None:
+    assert regex_size(pattern) == size
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GrammarSpec("regex", "a{1000}{1000}{1000}"),
+        schema({"type": "string", "pattern": "((x{1000}){1000}){1000}"}),
+        schema({"type": "object", "patternProperties": {"x{1000}{1000}{9}": {}}}),
+        GrammarSpec("grammar", "start: A\nA: /x{1000}{1000}{1000}/"),
+    ],
+)
+def test_patterns_that_would_explode_are_refused_before_they_do(spec: GrammarSpec) -> None:
+    with pytest.raises(UserError, match="written out"):
+        compiled(spec)
 
 
 def test_equal_requests_share_and_states_do_not() -> None:

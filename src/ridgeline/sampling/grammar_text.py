@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ridgeline.errors import UserError
+from ridgeline.sampling.regex_size import check_regex
 
 MAX_GRAMMAR_BYTES = 32_768
 MAX_CALL_GRAMMAR_BYTES = 524_288
@@ -33,6 +34,7 @@ def lark_of_regex(pattern: Any) -> str:
     if not isinstance(pattern, str) or not pattern:
         raise UserError(f"regex is {pattern!r:.80}, must be text", field="regex")
     _bounded("regex", pattern, MAX_REGEX_BYTES)
+    check_regex(pattern, "regex")
     inner: str = regex_to_lark(pattern, "d")
     return f"start: /{inner}/"
 
@@ -65,6 +67,9 @@ def lark_of_grammar(source: Any) -> str:
 
 def check_lark(source: str) -> None:
     """Raises `UserError` for too many rules, or terminals that grow too large when the terminals they name are put in."""
+    for found in _QUIET.finditer(source):
+        if found[0][0] == "/" and not found[0].startswith("//"):
+            check_regex(found[0], "grammar")
     quiet = _QUIET.sub(lambda m: '""' if m[0][0] in '"/' and not m[0].startswith("//") else "", source)
     starts = list(_RULE.finditer(quiet))
     if len(starts) > MAX_RULES:

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from ridgeline.errors import UserError
+from ridgeline.sampling.regex_size import check_regex
 
 MAX_BLANKS = 8  # in a row, outside strings
 BLANKS = f"[\\x20\\x0A\\x0D\\x09]{{1,{MAX_BLANKS}}}"
@@ -84,7 +85,12 @@ def _cleared(schema: Any, where: str, remarks: list[str]) -> Any:
         if key == "format" and isinstance(value, str) and value not in FORMATS:
             remarks.append(f"format {value!r} at {where or '/'} is not enforced")
             continue
+        if key == "pattern" and isinstance(value, str):
+            check_regex(value, "json_schema")
         if key in _MAPS and isinstance(value, dict):
+            if key == "patternProperties":
+                for pattern in value:
+                    check_regex(pattern, "json_schema")
             if len(value) > MAX_PROPERTIES:
                 text = f"json_schema has {len(value)} entries at {place}, at most {MAX_PROPERTIES} are allowed"
                 raise UserError(text, field="json_schema", value=len(value), limit=MAX_PROPERTIES)
