@@ -15,18 +15,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ridgeline.bench.fragmentation import contiguous, held, paged
 from ridgeline.bench.replica import Live
 from ridgeline.bench.simulate import Run
 from ridgeline.planner.price import per_million, rounded
 
 Floats = npt.NDArray[np.float64]
 PERCENTILES = (50, 90, 95, 99)
+MAX_PLACED = 5000  # requests whose memory is laid out again
 DEFINITIONS = {
     "ttft_ms": "arrival to first token = queue_ms + prefill_ms",
     "itl_ms": "gaps between tokens, all requests together, first token not counted",
     "tpot_ms": "(last token - first token) / (tokens - 1) of each request", "e2e_ms": "arrival to last token",
     "goodput_s": "requests/s with TTFT and TPOT within the promises",
     "slots_idle": "share of sequence slots that decode nothing while a step runs",
+    "kv_waste": "memory reserved but empty (internal), or free but in pieces (external), for paged and contiguous KV",
     "utilization": "share of the time until the last token in which a replica ran a step",
 }  # fmt: skip
 
@@ -57,7 +60,8 @@ def outcome(run: Run, promise: Promise, usd_per_hour: Decimal | None = None) -> 
         "seconds": seconds, "steps": sum(r.steps for r in run.replicas), "prompt_tokens": asked, "output_tokens": made, **rates,
         **{name: summary(values * 1e3) for name, values in series.items()},
         "prefix_hit_rate": _rate(sum(live.hit for live in done), asked), "preemptions": sum(live.preemptions for live in run.lives),
-        **_machines(run), "usd_per_hour": rounded(usd_per_hour), "usd_per_mtok": rounded(usd), "definitions": DEFINITIONS,
+        **_machines(run), "kv_waste": _waste(run, done),
+        "usd_per_hour": rounded(usd_per_hour), "usd_per_mtok": rounded(usd), "definitions": DEFINITIONS,
         "slo": {"ttft_ms": _ms(promise.ttft_s), "itl_ms": _ms(promise.itl_s)},
     }  # fmt: skip
 
@@ -104,6 +108,18 @@ def _machines(run: Run) -> dict[str, Any]:
         "replicas": len(run.replicas), "utilization": {"mean": float(np.mean(busy)), "min": min(busy), "max": max(busy)},
         "slots_idle": 1.0 - min(1.0, active / (ran * slots)) if ran else None,
         "kv_used": {"mean": float(np.mean(used)), "max": max(used)} if used else None, "kv_over_time": usage_over_time(run),
+    }  # fmt: skip
+
+
+def _waste(run: Run, done: Sequence[Live]) -> dict[str, float | None]:
+    """Row 101: the same requests in blocks, in regions of the greatest length, and in regions of exactly what each needs."""
+    kept = held(done[:MAX_PLACED])
+    size, longest = run.fleet.block_size, max((h.final for h in kept), default=1)
+    capacity = run.fleet.blocks[0] * size
+    exact = contiguous(kept, capacity)
+    return {
+        "paged_internal": paged(kept, size).internal, "max_len_internal": contiguous(kept, capacity, longest).internal,
+        "exact_internal": exact.internal, "exact_external": exact.external,
     }  # fmt: skip
 
 

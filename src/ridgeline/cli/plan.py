@@ -270,6 +270,10 @@ def _print_plan(p: Mapping[str, Any]) -> None:
     if p["curve"]:
         rows = [[c["batch"], f"{c['step_ms']:.2f}", f"{c['tok_s']:,.0f}", _mark(c)] for c in p["curve"]]
         print("\n" + table(rows, ["batch", "ms a step", "tok/s", ""]))
+    if p.get("what_if"):
+        print("\nat full use, device seconds a request and $ per million output tokens")
+        rows = [[w["change"], f"{w['device_s']:.4f}", _money(w["usd_per_mtok"]), f"{w['saved']:.0%}"] for w in p["what_if"]]
+        print(table(rows, ["change", "seconds", "$/M", "saved"]))
     for text in p["notes"]:
         print(f"note: {text}")
     for text in p.get("explain", ()):
@@ -279,6 +283,10 @@ def _print_plan(p: Mapping[str, Any]) -> None:
 def _cut(label: str) -> str:
     """A label for one line; --json has the whole."""
     return label if len(label) <= SHOWN else label[: SHOWN - 3] + "..."
+
+
+def _money(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _mark(row: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from ridgeline.planner.parallel import tp_limit
 from ridgeline.planner.price import Share, rounded, split_by_device_time
 from ridgeline.planner.search import Goal, Option, judge
 from ridgeline.planner.setup import Setup
+from ridgeline.planner.whatif import what_if
 
 ALL_OUTPUT = "output tokens carry the whole cost"
 
@@ -66,6 +67,11 @@ def plan_document(setup: Setup, asked: Asked) -> dict[str, Any]:
         found["throughput_tok_s"], found["requests_s"] = served * goal.traffic.output, served
         if memory.fits and busy.stable and option.usd_per_hour is not None:
             found["usd_per_mtok_by_kind"] = kinds(option.usd_per_hour, goal.traffic, busy)
+        hourly = None if option.usd_per_hour is None else option.usd_per_hour / replicas
+        found["what_if"] = [
+            {"change": w.change, "usd_per_mtok": rounded(w.usd_per_mtok), "saved": w.saved, "device_s": w.device_s}
+            for w in what_if(setup, goal.traffic, hourly)
+        ]
     found["parallel"] = _parallel(d, setup, batch, context)
     found["curve"] = curve(d, context, goal.itl_s)
     found["notes"] = notes(setup, context)
