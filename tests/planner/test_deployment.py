@@ -263,6 +263,15 @@ def test_best_batch_keeps_the_promise() -> None:
     assert d.best_batch(4096) == d.max_users(4096)
 
 
+def test_the_knee() -> None:
+    """Row 11: where more sequences bring no more tokens; on a device that computes slowly that is the ridge."""
+    slow = setup("SmolLM2-135M", "Apple M4 Max (40", ideal=False).deployment()
+    knee = slow.knee(512)
+    assert knee < slow.max_users(512)
+    assert slow.throughput(knee, 512) >= 0.999 * slow.throughput(slow.max_users(512), 512) > slow.throughput(knee - 1, 512)
+    assert ideal("Llama-2-13B").knee(1024) == 64 and ideal("Llama-3.1-405B").knee(10) == 0
+
+
 def test_longest_context() -> None:
     d = ideal("Mistral-7B-v0.3")
     assert d.max_context(1) == 32768

@@ -264,7 +264,7 @@ def _print_plan(p: Mapping[str, Any]) -> None:
         if p.get(key):
             print(f"{key.replace('_', ' '):>22}  " + ", ".join(f"{k.replace('_', ' ')} {_short(v)}" for k, v in p[key].items()))
     if p["slo"]["reason"]:
-        line("promise", f"missed: {p['slo']['reason']}; nearest fix: {p['slo']['fix']}")
+        line("but", f"{p['slo']['reason']}; nearest fix: {p['slo']['fix']}")
     elif p["slo"]["itl_ms"] or p["slo"]["ttft_ms"]:
         line("promise", "kept")
     if p["curve"]:

@@ -229,6 +229,18 @@ class Deployment:
         sparsity = self.facts.params / self.facts.active_params if self.facts.active_params else 1.0
         return c.linear_flops_per_s * e.math * per_param * sparsity / (2 * c.bytes_per_s * e.memory)
 
+    def knee(self, context: int) -> int:
+        """The smallest batch with all but a thousandth of the throughput that is to be had; 0 when not even one sequence fits."""
+        high = self.max_users(context)
+        if high < 2:
+            return high
+        enough = 0.999 * self.throughput(high, context)
+        low = 0
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.throughput(middle, context) >= enough else (middle, high)
+        return high
+
     def best_batch(self, context: int, itl_s: float | None = None, most: int | None = None) -> int:
         """The most sequences that fit and keep the inter-token time; 0 when one alone does not. Throughput never falls with the batch."""
         high = self.max_users(context) if most is None else min(most, self.max_users(context))

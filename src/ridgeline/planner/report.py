@@ -38,7 +38,7 @@ def plan_document(setup: Setup, asked: Asked) -> dict[str, Any]:
     batch = max(1, option.batch)
     setup = option.setup
     time, memory = d.decode(batch, context), d.memory(batch, context)
-    facts, replicas = d.facts, setup.layout.replicas
+    facts, replicas, ceiling = d.facts, setup.layout.replicas, d.asymptote(context)
     found: dict[str, Any] = {
         "model": facts.name, "device": setup.device.name, "devices": setup.layout.devices,
         "context": context, "batch": batch,
@@ -51,7 +51,8 @@ def plan_document(setup: Setup, asked: Asked) -> dict[str, Any]:
         "memory_bytes": round(memory.total), "memory": {k: round(v) for k, v in asdict(memory).items()},
         "step_time_ms": time.seconds * 1e3, "step": _step(time), "bound": time.bound,
         "throughput_tok_s": option.tok_s, "requests_s": option.tok_s / asked.output,
-        "asymptote_tok_s": d.asymptote(context), "ttft_ms": d.ttft(context) * 1e3, "ridge_batch": d.ridge_batch(),
+        "asymptote_tok_s": None if ceiling is None else ceiling * replicas,
+        "ttft_ms": d.ttft(context) * 1e3, "ridge_batch": d.ridge_batch(),
         "ridge_flop_per_byte": d.ceilings.linear_flops_per_s / d.ceilings.bytes_per_s, "fits": memory.fits,
         "max_users": option.max_users * replicas, "max_context": d.max_context(batch) if memory.fits else None,
         "usd_per_hour": None, "usd_per_mtok": None, "usd_per_mtok_high": None,
@@ -143,9 +144,10 @@ def _parallel(d: Deployment, setup: Setup, batch: int, context: int) -> dict[str
 
 
 def curve(d: Deployment, context: int, itl_s: float | None) -> list[dict[str, Any]]:
-    """The batch-latency curve: powers of two up to what fits, the batch that fits last, and the best one under the ITL promise."""
+    """The batch-latency curve: powers of two up to what fits, the batch that fits last, and the best one: the last
+    under the ITL promise, or the knee without one."""
     most = d.max_users(context)
-    best = d.best_batch(context, itl_s)
+    best = d.knee(context) if itl_s is None else d.best_batch(context, itl_s)
     batches = {b for b in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if b <= most} | {b for b in (most, best) if b}
     rows = []
     for b in sorted(batches):

@@ -96,7 +96,7 @@ def _batch(d: Deployment, goal: Goal, users: int) -> tuple[int, int]:
             if found is not None and found.stable and (goal.itl_s is None or found.itl_s <= goal.itl_s):
                 return max(1, round(found.in_flight)), replicas
         return 0, 1
-    return best, 1
+    return (best if goal.itl_s is not None else d.knee(goal.context)), 1
 
 
 def _counts(d: Deployment, traffic: Traffic) -> Iterable[int]:
