@@ -63,6 +63,7 @@ def run(
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on to --max-tokens whatever the model says.")] = False,
     json: args.Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No closing report on stderr.")] = False,
+    trace: Annotated[str | None, typer.Option(metavar="FILE", help="Write every step as Perfetto/Chrome JSON.")] = None,
     max_model_len: args.MaxModelLen = None,
     threads: args.Threads = None,
     kv_cache_dtype: args.KvCacheDtype = "auto",
@@ -90,7 +91,7 @@ def run(
     options = args.load_options(
         model, max_model_len=max_model_len, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend=backend, isa=isa
     )
-    code = answer(options, prompt, params, system=system, raw=raw, as_json=json, quiet=quiet)
+    code = answer(options, prompt, params, system=system, raw=raw, as_json=json, quiet=quiet, trace=trace)
     raise typer.Exit(code)
 
 

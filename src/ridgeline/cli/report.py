@@ -16,14 +16,15 @@ from ridgeline.planner.roofline import predict, predict_prompt
 def timings(llm: LLM, seq: Choice) -> dict[str, Any]:
     """Seconds, tokens/s and GB/s; null where there was nothing to time. gen_* leave out the first token, which the prompt paid for.
 
+    prompt_tok_s: of tokens that were computed, not of those that the prefix cache gave.
     gen_gb_s: weight and KV bytes that the graph needs per step, as `planner/cost` counts them, over the measured time.
     predicted_*: the roofline's fastest time on ceilings whose provenance is `predicted_from`.
     """
-    times, decoded = seq.times, len(seq.token_ids) - 1
+    times, decoded, computed = seq.times, len(seq.token_ids) - 1, seq.prompt_len - seq.cached_tokens
     prompt_s, gen_s = times.first_token - times.admitted, times.last_token - times.first_token
     found: dict[str, Any] = {
         "load_s": llm.model.load_s, "prompt_s": prompt_s, "gen_s": gen_s, "total_s": llm.model.load_s + times.last_token - times.admitted,
-        "prompt_tok_s": _rate(seq.prompt_len, prompt_s), "gen_tok_s": _rate(decoded, gen_s), "gen_gb_s": None,
+        "prompt_tok_s": _rate(computed, prompt_s), "gen_tok_s": _rate(decoded, gen_s), "gen_gb_s": None,
         "predicted_prompt_tok_s": None, "predicted_gen_tok_s": None, "peak_gb_s": None, "predicted_from": None,
     }  # fmt: skip
     if decoded < 1 or seq.times.first_token == 0 or llm.model.plan.backend != "cpu":
@@ -32,8 +33,8 @@ def timings(llm: LLM, seq: Choice) -> dict[str, Any]:
     # Costs are linear in the position: the step half way, times the number of steps, is the whole.
     step = predict(book, [Span(0, seq.prompt_len + decoded // 2, 1, 1)], machine)
     found["gen_gb_s"] = step.cost.memory_bytes * decoded / gen_s / 1e9 if gen_s > 0 else None
-    prompt = predict_prompt(book, seq.prompt_len, machine, chunk=llm.model.plan.chunk)
-    found["predicted_prompt_tok_s"] = _rate(seq.prompt_len, prompt.lower_s)
+    prompt = predict_prompt(book, computed, machine, past=seq.cached_tokens, chunk=llm.model.plan.chunk)
+    found["predicted_prompt_tok_s"] = _rate(computed, prompt.lower_s)
     found["predicted_gen_tok_s"] = 1 / step.lower_s
     found["peak_gb_s"], found["predicted_from"] = machine.read_gb_s, machine.provenance
     return found

@@ -9,14 +9,16 @@ from ridgeline.cli.output import note, print_json
 from ridgeline.cli.report import closing_report, timings
 from ridgeline.engine.choice import Choice
 from ridgeline.engine.llm import LLM
+from ridgeline.engine.trace import Trace
 from ridgeline.errors import InternalError, UserError
 from ridgeline.options import Options
 from ridgeline.types import SamplingParams
 
 
 def answer(
-    options: Options, prompt: str | None, params: SamplingParams, *, system: str | None, raw: bool, as_json: bool, quiet: bool
-) -> int:
+    options: Options, prompt: str | None, params: SamplingParams, *, system: str | None, raw: bool, as_json: bool, quiet: bool,
+    trace: str | None = None,
+) -> int:  # fmt: skip
     """Returns the exit code: 0, or 1 when the model's numbers broke on the way. Raises `UserError` for what cannot be served."""
     if raw and system is not None:
         raise UserError("--system needs a chat template, --raw uses none", field="--system", value=system, remedy="leave one of them out")
@@ -25,7 +27,10 @@ def answer(
     for line in llm.model.plan.notes:
         note(f"note: {line}")
     ids = llm.model.text.encode(text) if raw else llm.model.text.render(messages(system, text))[1]
+    llm.core.trace = Trace() if trace is not None else None
     seq = _generate(llm, ids, params, show=not as_json)
+    if trace is not None and llm.core.trace is not None:
+        llm.core.trace.write(trace)
     if as_json:
         print_json(document(llm, seq))
     elif not quiet:

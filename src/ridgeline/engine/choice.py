@@ -64,6 +64,12 @@ class Choice:
     def prompt_len(self) -> int:
         return self._moved().prompt_len
 
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the prefix cache gave."""
+        report = self._moved().report
+        return 0 if report is None else report.tokens
+
     def _moved(self) -> Sequence:
         if self.sequence is None:
             raise InternalError("a choice was used before its request was submitted")

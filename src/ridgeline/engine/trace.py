@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ridgeline.errors import UserError
 from ridgeline.graph.step import Span, Step
 from ridgeline.scheduler.apply import apply, undo
 from ridgeline.scheduler.budget import Budget, Predict
@@ -64,14 +65,19 @@ class Trace:
         return list(self._ring)
 
     def write(self, path: Path | str) -> None:
-        """Chrome trace JSON (opens in ui.perfetto.dev): a row for the engine's phases, one per running sequence, and counters."""
+        """Chrome trace JSON (opens in ui.perfetto.dev): a row for the engine's phases, one per running sequence, and counters.
+
+        Raises `UserError` for a path that cannot be written."""
         steps = self.steps()
         origin = steps[0][0].times[0] if steps else 0.0
         events = [e for step, before in steps for e in _events(step, before, origin)]
         document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"lost_steps": self.lost}}
-        with open(path, "w", encoding="utf8") as file:
-            json.dump(document, file)
-            file.write("\n")
+        try:
+            with open(path, "w", encoding="utf8") as file:
+                json.dump(document, file)
+                file.write("\n")
+        except OSError as error:
+            raise UserError(f"the trace cannot be written to {path}: {error.strerror}", field="--trace", value=str(path)) from None
 
 
 _PHASES = ("decide", "forward", "sample", "apply")
