@@ -83,7 +83,8 @@ class Options:
                 raise UserError(f"{name} is {number}, must be from {low} to {high}", field=name, value=number, limit=(low, high))
             object.__setattr__(self, name, number)
         if self.itl_target is not None and not 0 < self.itl_target < 3600:
-            raise UserError(f"itl_target is {self.itl_target} s, must be above 0", field="itl_target", value=self.itl_target, limit=(0, 3600))
+            message = f"itl_target is {self.itl_target} s, must be above 0"
+            raise UserError(message, field="itl_target", value=self.itl_target, limit=(0, 3600))
         _one_of("scheduling_policy", self.scheduling_policy, get_args(SchedulingPolicy))
         _one_of("backend", self.backend, get_args(Backend))
         _one_of("isa", self.isa, get_args(IsaChoice))
