@@ -47,6 +47,7 @@ class FakeEngine:
     cached: int = 0
     words: Words = field(default_factory=words)
     live: dict[str, asyncio.Event] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
     seen: list[EngineRequest] = field(default_factory=list)
     closed: bool = False
@@ -65,6 +66,9 @@ class FakeEngine:
     def abort(self, request_id: str) -> None:
         if request_id in self.live:
             self.live[request_id].set()
+            if request_id not in self.begun:  # nobody reads it, so that its end would never come
+                del self.live[request_id]
+                self.aborted.append(request_id)
 
     def stats(self) -> Mapping[str, Any]:
         return {"running": len(self.live)}
@@ -79,6 +83,7 @@ class FakeEngine:
         self.closed = True
 
     async def _run(self, request: EngineRequest) -> AsyncIterator[RequestOutput]:
+        self.begun.add(request.id)
         try:
             plans = [self._plan(request, i) for i in range(request.params.n)]
             count = 0

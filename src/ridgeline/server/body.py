@@ -19,6 +19,7 @@ from ridgeline.server.failure import HttpError
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 B = TypeVar("B", bound="Body")
+_MAX_DEPTH = 200  # as the strict parser's
 
 
 class Body(BaseModel):
@@ -75,10 +76,20 @@ def _decode(raw: bytes) -> Any:
     if b"\\u" not in raw:
         raise UserError(f"the body is not valid JSON: {first}")
     try:
-        # The strict parser refuses lone surrogates, which clients send that cut an emoji in two; the text layer replaces them.
-        return json.loads(raw, parse_constant=_no_constant)
+        # The strict parser refuses lone surrogates, which clients send that cut an emoji in two: they become U+FFFD.
+        return _well_formed(json.loads(raw, parse_constant=_no_constant), _MAX_DEPTH)
     except (ValueError, RecursionError):
         raise UserError(f"the body is not valid JSON: {first}") from None
+
+
+def _well_formed(value: Any, depth: int) -> Any:
+    if depth == 0:
+        raise ValueError("nested too deep")
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, dict):
+        return {_well_formed(k, depth - 1): _well_formed(v, depth - 1) for k, v in value.items()}
+    return [_well_formed(v, depth - 1) for v in value] if isinstance(value, list) else value
 
 
 def _no_constant(name: str) -> Any:
