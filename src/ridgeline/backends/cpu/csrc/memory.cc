@@ -20,19 +20,20 @@ size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * 
 
 }  // namespace
 
-HugeBuffer::HugeBuffer(size_t bytes) : bytes_(bytes) {
+HugeBuffer::HugeBuffer(size_t bytes, bool sparse) : bytes_(bytes) {
   if (bytes == 0) return;
 #if defined(__linux__)
   // Large buffers start on a huge page; the tail past the last full huge page stays in small ones, so that nothing is wasted.
-  const size_t lead = bytes >= kSmall ? kHugePage : 0;
+  const size_t lead = bytes >= kSmall && !sparse ? kHugePage : 0;
   mapped_ = round_up(bytes, kPage) + lead;
   void* address = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) throw std::bad_alloc();
   base_ = static_cast<uint8_t*>(address);
   data_ = lead == 0 ? base_ : reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(base_), kHugePage));
   const size_t whole = bytes / kHugePage * kHugePage;
-  if (whole > 0) madvise(data_, whole, MADV_HUGEPAGE);
+  if (whole > 0 && !sparse) madvise(data_, whole, MADV_HUGEPAGE);
 #else
+  (void)sparse;
   mapped_ = round_up(bytes, kPage);
   base_ = data_ = static_cast<uint8_t*>(std::aligned_alloc(kPage, mapped_));
   if (data_ == nullptr) throw std::bad_alloc();

@@ -8,7 +8,8 @@ namespace ridgeline {
 class HugeBuffer {
  public:
   HugeBuffer() = default;
-  explicit HugeBuffer(size_t bytes);  // zero-filled; throws std::bad_alloc
+  // Zero-filled; throws std::bad_alloc. sparse: small pages, for memory of which only scattered pieces may ever be touched.
+  explicit HugeBuffer(size_t bytes, bool sparse = false);
   ~HugeBuffer();
   HugeBuffer(HugeBuffer&& other) noexcept;
   HugeBuffer& operator=(HugeBuffer&& other) noexcept;

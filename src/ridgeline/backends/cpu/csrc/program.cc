@@ -62,8 +62,9 @@ int Program::add_cache(int64_t group, int64_t blocks, int64_t kv_heads, int64_t 
                window,
                {},
                {}};
-  c.k = HugeBuffer(static_cast<size_t>(blocks * kv_heads * c.pool.k_bytes()));
-  c.v = HugeBuffer(static_cast<size_t>(blocks * kv_heads * c.pool.v_bytes()));
+  // A pool of huge pages would take 2 MiB per layer and head for the first token.
+  c.k = HugeBuffer(static_cast<size_t>(blocks * kv_heads * c.pool.k_bytes()), true);
+  c.v = HugeBuffer(static_cast<size_t>(blocks * kv_heads * c.pool.v_bytes()), true);
   c.pool.k = c.k.data();
   c.pool.v = c.v.data();
   impl_->groups = std::max(impl_->groups, group + 1);
