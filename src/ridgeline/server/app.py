@@ -3,45 +3,67 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from ridgeline.errors import RidgelineError
 from ridgeline.server import metrics, ops, tokens
 from ridgeline.server.anthropic import messages
-from ridgeline.server.body import ClientGone
+from ridgeline.server.body import Body, ClientGone
+from ridgeline.server.document import describe
 from ridgeline.server.failure import HttpError, error_body, failure
 from ridgeline.server.gate import Gate, GateRules
 from ridgeline.server.openai import chat, completions, models, responses
+from ridgeline.server.schemas.chat import ChatBody
+from ridgeline.server.schemas.completions import CompletionBody
+from ridgeline.server.schemas.messages import CountBody, MessagesBody
+from ridgeline.server.schemas.responses import ResponsesBody
+from ridgeline.server.schemas.tokens import DetokenizeBody, TokenizeBody
 from ridgeline.server.state import State
 
 logger = logging.getLogger("ridgeline.server")
 
 
+Handler = Callable[[Request], Awaitable[Response]]
+ROUTES: tuple[tuple[str, str, Handler, type[Body] | None], ...] = (
+    ("GET", "/v1/models", models.models, None),
+    ("GET", "/v1/models/{model:path}", models.model, None),
+    ("POST", "/v1/chat/completions", chat.chat_completions, ChatBody),
+    ("POST", "/v1/completions", completions.completions, CompletionBody),
+    ("POST", "/v1/responses", responses.responses, ResponsesBody),
+    ("POST", "/v1/messages", messages.messages, MessagesBody),
+    ("POST", "/v1/messages/count_tokens", messages.count_tokens, CountBody),
+    ("POST", "/tokenize", tokens.tokenize, TokenizeBody),
+    ("POST", "/detokenize", tokens.detokenize, DetokenizeBody),
+    ("GET", "/health", ops.health, None),
+    ("GET", "/ping", ops.health, None),
+    ("POST", "/ping", ops.health, None),
+    ("GET", "/version", ops.version, None),
+    ("GET", "/metrics", metrics.metrics, None),
+    ("GET", "/v1/cache", ops.cache, None),
+    ("GET", "/v1/usage", ops.usage, None),
+)
+
+
 def build(state: State, rules: GateRules | None = None) -> Any:
     """The ASGI application of one server."""
-    app = FastAPI(title="Ridgeline", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.server = state
     app.router.redirect_slashes = False
-    app.add_api_route("/v1/models", models.models, methods=["GET"], response_model=None)
-    app.add_api_route("/v1/models/{model:path}", models.model, methods=["GET"], response_model=None)
-    app.add_api_route("/v1/chat/completions", chat.chat_completions, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/completions", completions.completions, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/responses", responses.responses, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/messages", messages.messages, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/messages/count_tokens", messages.count_tokens, methods=["POST"], response_model=None)
-    app.add_api_route("/tokenize", tokens.tokenize, methods=["POST"], response_model=None)
-    app.add_api_route("/detokenize", tokens.detokenize, methods=["POST"], response_model=None)
-    app.add_api_route("/health", ops.health, methods=["GET"], response_model=None)
-    app.add_api_route("/ping", ops.health, methods=["GET", "POST"], response_model=None)
-    app.add_api_route("/version", ops.version, methods=["GET"], response_model=None)
-    app.add_api_route("/v1/cache", ops.cache, methods=["GET"], response_model=None)
-    app.add_api_route("/metrics", metrics.metrics, methods=["GET"], response_model=None)
-    app.add_api_route("/v1/usage", ops.usage, methods=["GET"], response_model=None)
+    for method, path, handler, _ in ROUTES:
+        app.add_api_route(path, handler, methods=[method], response_model=None)
+    bodies = {path: body for _, path, _, body in ROUTES if body is not None}
+
+    async def openapi(_: Request) -> Response:
+        """This document."""
+        return JSONResponse(describe(app, bodies, state.features.version))
+
+    app.add_api_route("/openapi.json", openapi, methods=["GET"], include_in_schema=False, response_model=None)
     for kind in (RidgelineError, ClientGone, HTTPException, Exception):
         app.add_exception_handler(kind, _tell)
     return Gate(app, rules or GateRules(), state.meters)
