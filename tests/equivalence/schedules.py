@@ -20,21 +20,45 @@ from ridgeline.backends.base import LoadPlan
 from ridgeline.backends.cpu.program import Fault
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.request import EngineRequest, Limits, RequestState, prepare
+from ridgeline.formats.checkpoint import open_checkpoint
+from ridgeline.formats.pull import find_cached
 from ridgeline.graph.caches import cache_groups
+from ridgeline.graph.ops import Embed
 from ridgeline.kv.manager import CachePolicy, KvCache
+from ridgeline.models import load_spec
 from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.state import Faults, Policy, SchedulerConfig, SchedulerState
 from ridgeline.types import CompletionOutput, KvDtype, RequestOutput, SamplingParams
 
 FAMILIES = ("llama", "qwen3", "gemma3")
+REAL = ("smollm2", "gemma3-270m")
 STOCK = 20
-LIMITS = Limits(1000, VOCAB, frozenset({3}))
+MODEL_LEN = 1000
+END = 3
 Break = Callable[[EngineCore], None]
 
 
 @cache
 def model(family: str) -> Any:
-    return tiny(family)
+    """(graph, tensors) of a tiny family, or of a real model in the cache."""
+    if family not in REAL:
+        return tiny(family)
+    path = find_cached(family)
+    assert path is not None
+    spec = load_spec(open_checkpoint(path), 2048)
+    return spec.graph, spec.tensors
+
+
+@cache
+def real_program(family: str, size: int, kv: KvDtype, threads: int) -> Any:
+    """Packed once per kind: a schedule uses the first of its many blocks."""
+    graph, tensors = model(family)
+    return cpu.load(graph, tensors, LoadPlan((3000 // size,) * len(cache_groups(graph.caches)), size, kv, threads))
+
+
+def limits_of(family: str) -> Limits:
+    vocab = next(op.vocab for op in model(family)[0].ops if isinstance(op, Embed))
+    return Limits(MODEL_LEN, vocab, frozenset({END}))
 
 
 def make_core(
@@ -44,20 +68,23 @@ def make_core(
     """An engine on a tiny model, its KV pool full of NaN."""
     graph, tensors = model(family)
     windows = [g.window for g in cache_groups(graph.caches)]
-    program = cpu.load(graph, tensors, LoadPlan(tuple(blocks), block_size, kv, threads), faults=faults)
+    if family in REAL:
+        program = real_program(family, block_size, kv, threads)
+    else:
+        program = cpu.load(graph, tensors, LoadPlan(tuple(blocks), block_size, kv, threads), faults=faults)
     program.native.fill_kv(0xFF)
-    config = SchedulerConfig(order, LIMITS.max_model_len, cascade=cascade)
-    return EngineCore(program, lambda: SchedulerState(KvCache(windows, blocks, block_size, policy), config), budget, LIMITS)
+    config = SchedulerConfig(order, MODEL_LEN, cascade=cascade)
+    return EngineCore(program, lambda: SchedulerState(KvCache(windows, blocks, block_size, policy), config), budget, limits_of(family))
 
 
 @cache
 def stock(family: str) -> list[EngineRequest]:
     """Requests of every kind. Prompts begin with one of two stems, or a part of one, so that they share what ends in mid-block."""
-    rng = np.random.default_rng(FAMILIES.index(family))
+    rng = np.random.default_rng((*FAMILIES, *REAL).index(family))
     stems = rng.integers(4, VOCAB, (2, 330))
     made = []
     for i in range(STOCK):
-        head = stems[i % 2][: int(rng.choice([0, 9, 37, 261, 300, 330]))]
+        head = stems[i % 2][: int(rng.choice([0, 9, 37, 261, 300, 330] if family in FAMILIES else [0, 9, 37, 261]))]
         prompt = np.concatenate((head, rng.integers(4, VOCAB, int(rng.integers(1, 30))))).tolist()
         made.append(EngineRequest(str(i), prompt, params(i, rng)))
     return made
@@ -79,7 +106,7 @@ def params(i: int, rng: np.random.Generator) -> SamplingParams:
 
 
 def submit(core: EngineCore, request: EngineRequest) -> RequestState:
-    asked = prepare(request, LIMITS, ByteWords())
+    asked = prepare(request, core.limits, ByteWords())
     core.submit(asked)
     return asked
 
@@ -87,8 +114,8 @@ def submit(core: EngineCore, request: EngineRequest) -> RequestState:
 @cache
 def alone(family: str, number: int, kv: KvDtype) -> RequestOutput:
     groups = len(cache_groups(model(family)[0].caches))
-    budget = Budget(1000, 4, itl_slack=None)
-    core = make_core(family, (200,) * groups, 16, "off", budget, kv=kv, threads=1, cascade=False)
+    budget = Budget(MODEL_LEN, 4, itl_slack=None)
+    core = make_core(family, (180,) * groups, 16, "off", budget, kv=kv, threads=1, cascade=False)
     asked = submit(core, stock(family)[number])
     while core.busy:
         core.step()
@@ -102,10 +129,11 @@ class Schedule:
     seed: int
     faults: Sequence[Fault] = ()
     breaks: Break | None = None
+    families: Sequence[str] = FAMILIES
 
     def run(self, events: Counter[str]) -> int:
         self.rng = rng = np.random.default_rng(self.seed)
-        self.family = FAMILIES[self.seed % len(FAMILIES)]
+        self.family = self.families[self.seed % len(self.families)]
         self.kv: KvDtype = ("f32", "bf16", "f16")[int(rng.integers(3))]  # type: ignore[assignment]
         core = self._core()
         if self.breaks is not None:
@@ -119,8 +147,10 @@ class Schedule:
     def _core(self) -> EngineCore:
         rng = self.rng
         windows = [g.window for g in cache_groups(model(self.family)[0].caches)]
-        size = int(rng.choice([4, 5, 16, 32]))
+        size = int(rng.choice([4, 5, 16, 32] if self.family in FAMILIES else [5, 16]))
         blocks = [-(-int(rng.integers(420, 1500)) // size) if w is None else 6 + int(rng.integers(60)) for w in windows]
+        if self.family in REAL:  # a real window is longer than these prompts
+            blocks = [-(-int(rng.integers(320, 900)) // size) for _ in windows]
         slots = int(rng.integers(1, 9))
         budget = Budget(
             slots + int(rng.integers(8, 500)), slots, itl_slack=None, max_chunk=(None, 7, 100)[int(rng.integers(3))],
