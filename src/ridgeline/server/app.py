@@ -19,6 +19,7 @@ from ridgeline.server.document import describe
 from ridgeline.server.failure import HttpError, error_body, failure
 from ridgeline.server.gate import Gate, GateRules
 from ridgeline.server.openai import chat, completions, models, responses
+from ridgeline.server.page import page
 from ridgeline.server.schemas.chat import ChatBody
 from ridgeline.server.schemas.completions import CompletionBody
 from ridgeline.server.schemas.messages import CountBody, MessagesBody
@@ -64,6 +65,8 @@ def build(state: State, rules: GateRules | None = None) -> Any:
         return JSONResponse(describe(app, bodies, state.features.version))
 
     app.add_api_route("/openapi.json", openapi, methods=["GET"], include_in_schema=False, response_model=None)
+    for path in ("/", "/page.css", "/page.js"):
+        app.add_api_route(path, page, methods=["GET"], include_in_schema=False, response_model=None)
     for kind in (RidgelineError, ClientGone, HTTPException, Exception):
         app.add_exception_handler(kind, _tell)
     return Gate(app, rules or GateRules(), state.meters)

@@ -40,7 +40,7 @@ class GateRules:
 
 
 # What a load balancer, a dashboard and a browser must reach without a key.
-_OPEN = frozenset({"/", "/health", "/ping", "/version", "/metrics"})
+_OPEN = frozenset({"/", "/page.css", "/page.js", "/health", "/ping", "/version", "/metrics"})
 
 
 class Gate:

@@ -11,7 +11,7 @@ from typing import Any
 
 access = logging.getLogger("ridgeline.access")
 # Asked every few seconds by machines; worth a line only when they fail.
-_QUIET = frozenset({"/health", "/ping", "/metrics", "/version"})
+_QUIET = frozenset({"/health", "/ping", "/metrics", "/version", "/page.css", "/page.js"})
 
 
 def request_line(scope: Mapping[str, Any], status: int, seconds: float) -> None:
