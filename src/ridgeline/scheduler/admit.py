@@ -15,6 +15,8 @@ from ridgeline.scheduler.state import SchedulerState, Sequence
 
 def admit(state: SchedulerState, draft: Draft) -> None:
     """Admit from the head of the queue while slots, tokens and blocks last. The first that does not fit stops the line: nobody starves."""
+    if not state.waiting:
+        return
     spare = _spare(state)
     for leader in list(draft.finished_prompts):
         _fork(state, draft, leader, spare)
@@ -43,8 +45,11 @@ def _lookup(state: SchedulerState, seq: Sequence) -> Hit:
 
 def _limit(seq: Sequence) -> int:
     """At least one token is computed anew, and every prompt row that is still owed."""
-    owed = seq.request.prompt_rows and seq.scored < seq.prompt_len
-    return min(seq.known - 1, seq.scored) if owed else seq.known - 1
+    return min(seq.known - 1, seq.scored) if _owes_rows(seq) else seq.known - 1
+
+
+def _owes_rows(seq: Sequence) -> bool:
+    return seq.request.prompt_rows and seq.scored < seq.prompt_len
 
 
 def _next(state: SchedulerState, hits: dict[int, Hit]) -> Sequence:
@@ -112,7 +117,7 @@ def _affordable(state: SchedulerState, seq: Sequence, hit: Hit, spare: list[int]
 def _start(state: SchedulerState, draft: Draft, seq: Sequence, hit: Hit, chosen: Hit) -> None:
     kv, request = state.kv, seq.request
     if seq.admitted_step is None and seq.index == 0:
-        seq.report = kv.report(seq.tokens, hit, _limit(seq), salted=request.salted)
+        seq.report = kv.report(seq.tokens, NO_HIT if _owes_rows(seq) else hit, _limit(seq), salted=request.salted)
         state.counts[f"prefix_{seq.report.reason}"] += 1
         state.counts["prefix_tokens_queried"] += seq.prompt_len
         state.counts["prefix_tokens_hit"] += chosen.tokens

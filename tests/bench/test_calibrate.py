@@ -1,0 +1,72 @@
+"""Calibration end to end, with layers so small that it takes a second: everything positive, kept, joined, and used by plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.tiny_gguf import tiny_gguf
+
+import ridgeline.bench.calibrate as calibrate
+from ridgeline.cli import main
+from ridgeline.planner.calibration import Calibration
+
+
+@pytest.fixture(autouse=True)
+def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
+    for name, value in (("DIM", 256), ("FFN", 512), ("BYTES_READ", 1 << 18), ("ROWS", (1, 4, 16))):
+        monkeypatch.setattr(calibrate, name, value)
+    monkeypatch.setattr(calibrate, "_attention", lambda threads: calibrate_attention(threads))
+
+
+real_attention = calibrate._attention
+
+
+def calibrate_attention(threads: int) -> tuple[float, float, float]:
+    return real_attention(threads, 64, 2)
+
+
+def measured(*formats: str, seconds: float = 0.5) -> Calibration:
+    return calibrate.calibrate(1, formats, seconds)
+
+
+def test_everything_is_measured_and_kept() -> None:
+    found = measured("Q4_0", "F32", "no such format")
+    assert set(found.linear_s) <= {"Q4_0", "F32"} and "Q4_0" in found.linear_s and found.rows == (1, 4, 16)
+    assert all(value > 0 for values in found.linear_s.values() for value in values)
+    assert min(found.op_s, found.value_s, found.key_head_s, found.pair_s, found.sample_row_s, found.sample_value_s) > 0
+    assert found.step_s > 0 and found.sequence_s > 0 and found.key_kv_s >= 0
+    assert calibrate.load_calibration(1, found.isa) == found
+    assert calibrate.load_calibration(3, found.isa) is None
+
+
+def test_formats_join_those_that_are_known() -> None:
+    first = measured("Q8_0")
+    second = measured("F16")
+    kept = calibrate.load_calibration(1, second.isa)
+    assert kept is not None and set(kept.linear_s) == {"Q8_0", "F16"} and kept.linear_s["Q8_0"] == first.linear_s["Q8_0"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 1}'])
+def test_a_broken_file_is_as_good_as_none(text: str) -> None:
+    found = measured("Q4_0")
+    path = calibrate._file()
+    path.write_text(text)
+    assert calibrate.load_calibration(1, found.isa) is None
+    measured("Q4_0")
+    assert calibrate.load_calibration(1, found.isa) is not None
+
+
+def test_the_command_and_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ridgeline.bench.probe.SHORT_SECONDS", 0.02)
+    model = str(tiny_gguf(tmp_path / "tiny.gguf"))
+    assert main(["calibrate", model, "--threads", "1", "--seconds", "0.5s", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["linear_s"] and found["threads"] == 1
+    assert main(["plan", model, "--this-host", "--threads", "1", "--context", "32", "--batch", "2", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["labels"]["step_time_ms"].startswith("fitted") and plan["step_time_ms"] > 0
+    assert main(["calibrate", "--seconds", "1h"]) == 2
+    assert "--seconds is 3600" in capsys.readouterr().err

@@ -1,0 +1,79 @@
+"""`bench engine` on a tiny model: every scenario runs, figures hang together, the peer is read as it writes. No figure is judged."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from tests.cli.tiny_gguf import tiny_gguf
+
+from ridgeline.bench.engine import EngineBenchOptions, match_seconds, render, run
+from ridgeline.bench.rates import ROWS, Rates, branch_seconds
+from ridgeline.engine.loader import load
+from ridgeline.errors import UserError
+from ridgeline.graph.step import Span
+from ridgeline.options import Options
+
+
+def options(folder: Path) -> Options:
+    return Options(str(tiny_gguf(folder / "tiny.gguf", **{"llama.context_length": 2048})), max_num_seqs=32, threads=1)
+
+
+PEER = """#!/bin/sh
+echo "$@" > {log}
+echo 'llama_context: some line'
+echo '{{"pp": 16, "tg": 8, "pl": 3, "speed_pp": 9.0, "speed_tg": 50.0}}'
+"""
+
+
+def test_every_scenario_reports_figures_that_hang_together(tmp_path: Path) -> None:
+    peer, trace = tmp_path / "batched-bench", tmp_path / "trace.json"
+    peer.write_text(PEER.format(log=tmp_path / "log"))
+    peer.chmod(peer.stat().st_mode | stat.S_IEXEC)
+    said: list[str] = []
+    asked = EngineBenchOptions(options(tmp_path), seqs=3, prompt=16, gen=8, repeat=1, against=str(peer), trace=str(trace))
+    report = run(asked, said.append)
+    d, b, a, o = report.decode, report.branch, report.arrival, report.overhead
+    assert d is not None and b is not None and a is not None and o is not None
+    assert d.peer_tok_s == 50.0 and d.ratio == pytest.approx(d.decode_tok_s / 50.0) and d.decode_tok_s > 0 < d.total_tok_s
+    assert "-npl 3 -t 1" in (tmp_path / "log").read_text() and d.peer_command is not None and str(peer) in d.peer_command
+    assert b.hit_tokens == 31 * 1000 and b.shared_walks > 0 and b.speedup == pytest.approx(b.off_seconds / b.seconds)
+    assert b.predicted_s > 0 and b.measured_over_predicted == pytest.approx(b.seconds / b.predicted_s)
+    assert a.prompt == 2046 and a.itl_ratio == pytest.approx(a.p99_itl_s / a.steady_itl_s) and a.ttft_s > 0 < a.alone_ttft_s
+    assert o.batch1_glue_s > 0 and 0 < o.batch1_share < 1 and 0 < o.batch_n_share < 1 and o.match_s > 0
+    assert json.loads(json.dumps(report.as_json()))["branch"]["branches"] == 32
+    assert len(render(report).splitlines()) == 6 and json.loads(trace.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("given", "field"), [({"seqs": 0}, "--seqs"), ({"repeat": 0}, "--repeat"), ({"scenarios": ("nonsense",)}, "--scenario")]
+)
+def test_bad_options_are_named(given: dict[str, object], field: str) -> None:
+    with pytest.raises(UserError) as caught:
+        EngineBenchOptions(Options("m"), **given)  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_a_peer_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        run(EngineBenchOptions(options(tmp_path), scenarios=("decode",), against=str(tmp_path / "none")))
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho 'cannot load' >&2\nexit 3\n")
+    broken.chmod(0o755)
+    with pytest.raises(UserError, match="cannot load"):
+        run(EngineBenchOptions(options(tmp_path), scenarios=("decode",), seqs=2, prompt=8, gen=4, repeat=1, against=str(broken)))
+
+
+def test_rates_grow_with_the_work(tmp_path: Path) -> None:
+    rates = Rates.measure(load(options(tmp_path)))
+    assert len(rates.body_s) == len(rates.head_s) == len(ROWS) and (rates.body_s > 0).all() and (rates.pair_key_s >= 0).all()
+    small, large = rates.seconds([Span(0, 0, 4, 1)]), rates.seconds([Span(0, 0, 512, 1)])
+    assert 0 < small < large < rates.seconds([Span(0, 0, 1024, 1)])
+    few, many = branch_seconds(rates, 512, 1000, 8, 64, 8), branch_seconds(rates, 512, 1000, 32, 64, 32)
+    assert 0 < few < many
+
+
+def test_a_prefix_is_found_in_a_large_tree() -> None:
+    assert match_seconds() < 5 * 1e-3
