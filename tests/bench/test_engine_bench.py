@@ -39,7 +39,7 @@ def test_every_scenario_reports_figures_that_hang_together(tmp_path: Path) -> No
     assert d is not None and b is not None and a is not None and o is not None
     assert d.peer_tok_s == 50.0 and d.ratio == pytest.approx(d.decode_tok_s / 50.0) and d.decode_tok_s > 0 < d.total_tok_s
     assert "-npl 3 -t 1" in (tmp_path / "log").read_text() and d.peer_command is not None and str(peer) in d.peer_command
-    assert b.hit_tokens == 31 * 1000 and b.shared_walks > 0 and b.speedup == pytest.approx(b.off_seconds / b.seconds)
+    assert 31_000 <= b.hit_tokens < 31_100 and b.shared_walks > 0 and b.speedup == pytest.approx(b.off_seconds / b.seconds)
     assert b.predicted_s > 0 and b.measured_over_predicted == pytest.approx(b.seconds / b.predicted_s)
     assert a.prompt == 2046 and a.itl_ratio == pytest.approx(a.p99_itl_s / a.steady_itl_s) and a.ttft_s > 0 < a.alone_ttft_s
     assert o.batch1_glue_s > 0 and 0 < o.batch1_share < 1 and 0 < o.batch_n_share < 1 and o.match_s > 0
