@@ -122,7 +122,9 @@ async function answer() {
   }
   if (text) turns.push({ role: "assistant", content: text });
   else if (finish === "fault" || finish === "stopped") turns.pop();
+  const follow = at_end() || finish === "fault";
   if (finish !== "fault") place.facts.textContent = facts(usage, finish, began, first, last);
+  if (follow) talk.scrollTop = talk.scrollHeight;
 }
 
 function facts(usage, finish, began, first, last) {
