@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.cli.tiny_gguf import tiny_gguf
 
 import ridgeline.bench.calibrate as calibrate
+from ridgeline.backends.cpu.program import choose_isa
 from ridgeline.cli import main
 from ridgeline.planner.calibration import Calibration
+from ridgeline.planner.hardware import Machine
 
 
 @pytest.fixture(autouse=True)
@@ -18,14 +21,11 @@ def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
     for name, value in (("DIM", 256), ("FFN", 512), ("BYTES_READ", 1 << 18), ("ROWS", (1, 4, 16))):
         monkeypatch.setattr(calibrate, name, value)
-    monkeypatch.setattr(calibrate, "_attention", lambda threads: calibrate_attention(threads))
-
-
-real_attention = calibrate._attention
-
-
-def calibrate_attention(threads: int) -> tuple[float, float, float]:
-    return real_attention(threads, 64, 2)
+    machine = Machine("here", 10.0, 100.0, 50.0, 1, "avx2", "measured", "2026-11-30")
+    monkeypatch.setattr(calibrate, "probe", lambda threads, seconds: replace(machine, isa=choose_isa(None)))
+    attention, rest = calibrate._attention, calibrate._rest
+    monkeypatch.setattr(calibrate, "_attention", lambda threads: attention(threads, 64, 2))
+    monkeypatch.setattr(calibrate, "_rest", lambda threads: rest(threads, 4, 32))
 
 
 def measured(*formats: str, seconds: float = 0.5) -> Calibration:

@@ -104,10 +104,10 @@ def _write_tensor(file: BinaryIO, rng: np.random.Generator, rows: int, columns: 
     per_row = encoding.row_bytes(columns)
     step = max(1, _CHUNK_BYTES // per_row)
     for first in range(0, rows, step):
-        file.write(_random_rows(rng, min(step, rows - first), columns, encoding).tobytes())
+        file.write(random_rows(rng, min(step, rows - first), columns, encoding).tobytes())
 
 
-def _random_rows(rng: np.random.Generator, rows: int, columns: int, encoding: Encoding) -> U8:
+def random_rows(rng: np.random.Generator, rows: int, columns: int, encoding: Encoding) -> U8:
     """Bytes of rows of valid blocks."""
     spread = columns**-0.5
     if encoding.is_float:

@@ -96,7 +96,14 @@ def plan(args: PlanArgs, *, as_json: bool) -> None:
 def setup_of(args: PlanArgs) -> Setup:
     """The model, the device (the first of the table when none is named) and everything that was said about them."""
     facts = model_facts(args.model, args.kv_heads)
-    return _setup(args, facts.without_windows() if args.ignore_window else facts, _device(args))
+    setup = _setup(args, facts.without_windows() if args.ignore_window else facts, _device(args))
+    if not args.this_host:
+        return setup
+    from ridgeline.backends.cpu import default_threads
+    from ridgeline.backends.cpu.program import choose_isa
+    from ridgeline.bench.calibrate import load_calibration
+
+    return setup.change(calibration=load_calibration(args.threads or default_threads(), choose_isa(None)))
 
 
 def _check(args: PlanArgs) -> None:

@@ -176,6 +176,24 @@ def simulate(
     )  # fmt: skip
 
 
+def calibrate(
+    model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="Measure the formats of this model's tensors.")] = None,
+    seconds: Annotated[float | None, _option(units.seconds, "--seconds", "TIME", "At most 60. Default 45.")] = None,
+    threads: args.Threads = None,
+    json: args.Json = False,
+) -> None:
+    """Measure this host, so that `plan --this-host` is fitted: products per format, attention, ops, the engine. Runs no model.
+
+    \b
+    Examples:
+      ridgeline calibrate
+      ridgeline calibrate smollm2 --seconds 20
+    """
+    from ridgeline.cli.calibrate import run
+
+    run(model, threads, seconds if seconds is not None else 45.0, as_json=json)
+
+
 def hardware(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One device, with its sources.")] = None,
     hardware_file: HardwareFile = None,
@@ -213,5 +231,5 @@ def models(
 
 def register(app: typer.Typer) -> None:
     """Add the planning commands to the application."""
-    for command in (plan, simulate, hardware, models):
+    for command in (plan, simulate, calibrate, hardware, models):
         app.command()(command)

@@ -12,6 +12,7 @@ from functools import cached_property
 from ridgeline.graph.liveness import assign_buffers
 from ridgeline.graph.step import Span
 from ridgeline.kv.layout import KvFormat
+from ridgeline.planner.calibration import CalibratedSeconds
 from ridgeline.planner.demand import Demand, ModelDemand, chunks
 from ridgeline.planner.facts import BLOCK_SIZE, ModelFacts, Parts
 from ridgeline.planner.hardware import Provenance
@@ -105,6 +106,7 @@ class Deployment:
     ideal: bool = False
     overhead_bytes: float = 0.0
     chunk: int = CHUNK
+    calibrated: CalibratedSeconds | None = None  # step times as fitted to measurements of this host
 
     @cached_property
     def demand(self) -> ModelDemand:
@@ -167,7 +169,8 @@ class Deployment:
     # --- time -------------------------------------------------------------------------------------------------------------------
 
     def step(self, spans: list[Span]) -> StepTime:
-        return self.time(self.demand.step(spans), len(spans))
+        bound = self.time(self.demand.step(spans), len(spans))
+        return bound if self.calibrated is None else _fitted(bound, self.calibrated(spans))
 
     def decode(self, batch: int, context: int) -> StepTime:
         """One token for each of `batch` sequences that hold `context` tokens."""
@@ -175,7 +178,8 @@ class Deployment:
         if self.ideal:
             asked = replace(asked, weight_bytes=self.weights.total, kv_bytes=float(batch * self.sequence_bytes(context)), write_bytes=0.0)
             asked = replace(asked, linear_flops=2.0 * batch * self.facts.active_params)
-        return self.time(asked, batch)
+        bound = self.time(asked, batch)
+        return bound if self.calibrated is None else _fitted(bound, self.calibrated.decode(batch, context))
 
     def time(self, asked: Demand, sequences: int) -> StepTime:
         """A pipeline's stages follow one another: a token passes all layers whatever pp is, each on tp devices."""
@@ -251,3 +255,8 @@ class Deployment:
             middle = (low + high) // 2
             low, high = (middle, high) if self.decode(middle, context).seconds <= itl_s else (low, middle)
         return low
+
+
+def _fitted(bound: StepTime, seconds: float) -> StepTime:
+    """What was measured beyond the roofline's bound is overhead, of whatever kind."""
+    return replace(bound, overhead_s=seconds - bound.seconds + bound.overhead_s)

@@ -5,7 +5,7 @@ Knows no format, device or step. From a graph everything is counted; from a tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -65,7 +65,8 @@ class Parts:
 class ModelFacts:
     """A model as the planner sees it. source: one line, where its numbers come from; counted: "graph", "config" or "cited".
 
-    formula_params: the lecture's 2VD + 3DFL + (2DNH + 2DKH)L, None where it does not apply. stored: bytes as a file holds them.
+    formula_params: the lecture's 2VD + 3DFL + (2DNH + 2DKH)L, None where it does not apply. stored: bytes as a file holds them; formats:
+    encoding of each of its weights, by our names.
     state_elems: recurrent state per sequence; state_unknown: it has one, but the table does not say how large. published: total and active
     parameters as cited, in billions.
     """
@@ -94,6 +95,7 @@ class ModelFacts:
     notes: str = ""
     graph: Graph | None = None
     stored: Parts | None = field(default=None, compare=False)
+    formats: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def params(self) -> int:

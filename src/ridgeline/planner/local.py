@@ -47,7 +47,8 @@ def spec_facts(spec: ModelSpec, path: str) -> ModelFacts:
     head, embed = sizes.get("head", 0), sizes["embed"]
     norms = sum(t.nbytes for t in spec.tensors.values() if len(t.shape) == 1)
     linear = sum(sizes.values()) - head - embed - norms
-    return replace(facts, name=Path(path).name, stored=Parts(embed, head, linear, norms), native="as stored")
+    formats = {name: t.encoding.name for name, t in spec.tensors.items()}
+    return replace(facts, name=Path(path).name, stored=Parts(embed, head, linear, norms), native="as stored", formats=formats)
 
 
 def config_facts(path: Path) -> ModelFacts:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.errors import UserError
+from ridgeline.graph.manifest import manifest
 from ridgeline.kv.layout import KvFormat
+from ridgeline.planner.calibration import CalibratedSeconds, Calibration
 from ridgeline.planner.demand import weight_bytes
 from ridgeline.planner.deployment import PERFECT, Ceilings, Deployment, Efficiency
 from ridgeline.planner.facts import ModelFacts, Parts
@@ -49,6 +51,7 @@ class Setup:
     memory: float | None = None
     overhead: Overhead | None = None
     efficiency: Efficiency | None = None
+    calibration: Calibration | None = None
 
     @property
     def host(self) -> bool:
@@ -108,7 +111,20 @@ class Setup:
         )  # fmt: skip
         default = PERFECT if self.ideal or self.host else Efficiency()
         facts = self.facts.idealized() if self.ideal else self.facts
-        return Deployment(facts, self.weights, self.kv, ceilings, self.layout, self.efficiency or default, self.ideal, self.overhead_bytes)
+        return Deployment(
+            facts, self.weights, self.kv, ceilings, self.layout, self.efficiency or default, self.ideal, self.overhead_bytes,
+            calibrated=self.step_clock(),
+        )  # fmt: skip
+
+    def step_clock(self) -> CalibratedSeconds | None:
+        """Step times fitted to this host, when it was calibrated and the model has a graph and a format."""
+        graph = self.facts.graph
+        if self.calibration is None or graph is None or self.ideal:
+            return None
+        if self.form is None:
+            return CalibratedSeconds(graph, self.facts.formats, self.calibration)
+        name = {"FP16": "F16", "FP32": "F32"}.get(self.form.name.upper(), self.form.name.upper())
+        return CalibratedSeconds(graph, dict.fromkeys(manifest(graph), name), self.calibration)
 
     def change(self, **fields: Any) -> Setup:
         return replace(self, **fields)
@@ -127,6 +143,8 @@ class Setup:
         e = self.efficiency or (PERFECT if self.ideal or self.host else Efficiency())
         if self.ideal:
             time = "ideal: bytes / bandwidth, efficiency 1"
+        elif self.calibration is not None:
+            time = f"fitted: this host as calibrated {self.calibration.date}, {self.calibration.threads} threads, {self.calibration.isa}"
         elif self.host:
             time = f"measured ceilings of this host ({self.device.price_dates}), roofline at efficiency 1: no run is faster"
         else:

@@ -1,0 +1,92 @@
+"""What a step costs beside the kernels: the engine's loop per step and sequence, and a draw per row and vocabulary entry.
+
+The engine runs on the clock backend with steps that take no time, so what is measured is the engine alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import numpy as np
+
+from ridgeline.backends import cpu
+from ridgeline.backends.base import LoadPlan
+from ridgeline.backends.clock import ClockProgram
+from ridgeline.encodings import F32
+from ridgeline.engine.core import EngineCore
+from ridgeline.engine.request import EngineRequest, Limits, prepare
+from ridgeline.errors import InternalError
+from ridgeline.formats.tensors import Tensor
+from ridgeline.graph.caches import Paged
+from ridgeline.graph.graph import Graph
+from ridgeline.graph.ops import Embed, SelectRows
+from ridgeline.graph.step import Span, Step
+from ridgeline.kv.manager import KvCache
+from ridgeline.sampling.plan import SamplePlan, SampleRow
+from ridgeline.scheduler.budget import Budget
+from ridgeline.scheduler.state import SchedulerConfig, SchedulerState
+from ridgeline.text.stream import TextStream
+from ridgeline.types import SamplingParams
+
+VOCAB = 8192
+
+
+class _NoText:
+    """A `TextSource` for requests that ask for ids only."""
+
+    def out(self, params: SamplingParams) -> TextStream:
+        raise InternalError("no text was asked for")
+
+    def spellings(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        return []
+
+
+def engine_overhead(tokens: int = 48) -> tuple[float, float]:
+    """(seconds per step, seconds per sequence and step) of decide, sampling in Python, apply and reply."""
+    one, many = _engine_step(1, tokens), _engine_step(24, tokens)
+    sequence = max(1e-7, (many - one) / 23)
+    return max(1e-7, one - sequence), sequence
+
+
+def _engine_step(sequences: int, tokens: int) -> float:
+    graph = Graph("nothing", (), (Paged("c", 1, 8, 8),), {})
+    program = ClockProgram(graph, LoadPlan((2048,)), lambda spans, shared: 0.0, lambda row: 5)
+    config = SchedulerConfig(max_model_len=4096)
+    budget = Budget(tokens=512, sequences=64, itl_slack=None)
+    core = EngineCore(program, lambda: SchedulerState(KvCache((None,), (2048,)), config), budget, Limits(4096, VOCAB, frozenset()))
+    params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True, detokenize=False)
+    for i in range(sequences):
+        core.submit(prepare(EngineRequest(f"r{i}", [i + 1, 2, 3], params), core.limits, _NoText()))
+    core.step()
+    begun, steps = perf_counter(), 0
+    while core.busy:
+        core.step()
+        steps += 1
+    return (perf_counter() - begun) / max(1, steps)
+
+
+def sample_overhead(threads: int) -> tuple[float, float]:
+    """(seconds of a greedy draw, seconds per id of the vocabulary)."""
+    small, large = _draw(256, threads), _draw(32768, threads)
+    value = max(1e-12, (large - small) / (32768 - 256))
+    return max(1e-8, small - 256 * value), value
+
+
+def _draw(vocab: int, threads: int, rows: int = 8) -> float:
+    """The embedding's rows are the logits."""
+    graph = Graph("draw", (Embed("x", "embed", rows, vocab), SelectRows("logits", "x")), (), {"logits": "logits"})
+    values = np.random.default_rng(0).standard_normal((rows, vocab), np.float32)
+    program = cpu.load(graph, {"embed": Tensor("embed", (rows, vocab), F32, values.view(np.uint8))}, LoadPlan((), threads=threads))
+    program.forward(Step((Span(0, 0, rows, rows),), np.arange(rows, dtype=np.int32), ()))
+    plan = SamplePlan(tuple(SampleRow(i, temperature=0.0) for i in range(rows)), vocab)
+    return _best(lambda: program.sample(plan), 15) / rows
+
+
+def _best(work: Callable[[], object], repeats: int) -> float:
+    took = []
+    for _ in range(repeats):
+        begun = perf_counter()
+        work()
+        took.append(perf_counter() - begun)
+    return sorted(took)[len(took) // 2]

@@ -1,0 +1,30 @@
+"""`ridgeline calibrate`: measure this host so that its plans are fitted, not assumed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from ridgeline.bench.calibrate import FORMATS, MOST_SECONDS, calibrate
+from ridgeline.cli.output import note, print_json, table
+from ridgeline.cli.plan import model_facts
+from ridgeline.errors import UserError
+
+
+def run(model: str | None, threads: int | None, seconds: float, *, as_json: bool) -> None:
+    """Raises `UserError` for a budget out of range. Of a model only the formats of its tensors are looked at; it is never run."""
+    if not 0.1 <= seconds <= MOST_SECONDS:
+        raise UserError(
+            f"--seconds is {seconds:g}, must be from 0.1 to {MOST_SECONDS:g}", field="--seconds", value=seconds, limit=MOST_SECONDS
+        )
+    wanted = tuple(dict.fromkeys(model_facts(model).formats.values())) if model is not None else ()
+    found = calibrate(threads, wanted or FORMATS, seconds, note)
+    if as_json:
+        print_json(asdict(found))
+        return
+    print(f"{found.host}, {found.isa}, {found.threads} threads, in {found.seconds:.1f} s\n")
+    picked = [i for i, r in enumerate(found.rows) if r in (1, 8, 64, 512)]
+    rows = [[name, *(f"{2e-9 * found.rows[i] / values[i]:.1f}" for i in picked)] for name, values in found.linear_s.items()]
+    print(table(rows, ["GFLOP/s, rows", *(str(found.rows[i]) for i in picked)]))
+    engine = f"a step of the engine {found.step_s * 1e6:.0f} us and {found.sequence_s * 1e6:.0f} us a sequence"
+    draw = f"a draw {found.sample_row_s * 1e6:.1f} us and {found.sample_value_s * 1e9:.2f} ns an id"
+    print(f"\nan op {found.op_s * 1e6:.1f} us, {engine}\na chunk's attention {2e-9 / found.pair_s:.1f} GFLOP/s, {draw}")

@@ -1,0 +1,87 @@
+"""Step times fitted to a calibration: interpolation, what each part adds, and what was not measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ridgeline.errors import UserError
+from ridgeline.graph.manifest import manifest
+from ridgeline.graph.step import SharedWalk, Span
+from ridgeline.planner.calibration import CalibratedSeconds, Calibration
+from ridgeline.planner.catalog import find_model
+from ridgeline.planner.formats import kv_format_named, weight_format
+from ridgeline.planner.hardware import Machine
+from ridgeline.planner.parallel import Layout
+from ridgeline.planner.setup import Setup, host_device
+
+NOTHING = Calibration("h", "avx2", 2, "2026-11-30", (1, 4, 16), {"Q4_0": (1e-30, 1e-30, 1e-30)}, *(0.0,) * 9)
+FACTS = find_model("SmolLM2-135M")
+
+
+def seconds(**more: float) -> CalibratedSeconds:
+    assert FACTS.graph is not None
+    return CalibratedSeconds(FACTS.graph, dict.fromkeys(manifest(FACTS.graph), "Q4_0"), replace(NOTHING, **more))
+
+
+def test_between_the_points() -> None:
+    c = replace(NOTHING, linear_s={"Q4_0": (1.0, 2.0, 8.0)})
+    assert [c.weight_seconds("Q4_0", r) for r in (1, 4, 16)] == [1.0, 2.0, 8.0]
+    assert c.weight_seconds("Q4_0", 2) == pytest.approx(2**0.5) and c.weight_seconds("Q4_0", 8) == pytest.approx(4.0)
+    assert c.weight_seconds("Q4_0", 32) == 16.0  # beyond the last point each row costs what it did there
+    with pytest.raises(UserError, match="Q8_0 is not calibrated"):
+        c.weight_seconds("Q8_0", 1)
+
+
+def test_a_model_in_an_uncalibrated_format_is_refused_at_once() -> None:
+    assert FACTS.graph is not None
+    with pytest.raises(UserError, match="run `ridgeline calibrate MODEL`"):
+        CalibratedSeconds(FACTS.graph, dict.fromkeys(manifest(FACTS.graph), "Q6_K"), NOTHING)
+
+
+def test_products() -> None:
+    """All matrices once for all rows, the head for wanted rows only (it is the embedding)."""
+    assert FACTS.graph is not None
+    flat = seconds(linear_s={"Q4_0": (1.0, 1.0, 1.0)})
+    matrices = FACTS.parts.linear
+    assert flat([Span(0, 5, 3, 0)]) == matrices
+    assert flat([Span(0, 5, 1, 1)]) == matrices + FACTS.parts.embed
+    assert flat([]) == 0.0
+
+
+def test_attention_by_hand() -> None:
+    """30 layers of 9 heads over 3 KV heads of 64 + 64 numbers."""
+    spans = [Span(0, 99, 1, 0), Span(1, 9, 1, 0)]
+    assert seconds(key_kv_s=1.0)(spans) == 30 * 110 * 3 * 128
+    assert seconds(key_head_s=1.0)(spans) == 30 * 110 * 9 * 128
+    assert seconds(pair_s=1.0)([Span(0, 10, 4, 0)]) == 30 * (11 + 12 + 13 + 14) * 9 * 128
+    walk = [SharedWalk((0, 1), 256)]
+    two = [Span(0, 299, 1, 0), Span(1, 299, 1, 0)]
+    assert seconds(key_kv_s=1.0)(two, walk) == pytest.approx(30 * (600 - 256) * 3 * 128)
+
+
+def test_the_rest() -> None:
+    two = [Span(0, 5, 1, 1), Span(1, 5, 1, 1)]
+    assert seconds(step_s=3.0, sequence_s=1.0)(two) == pytest.approx(5.0)
+    assert seconds(sample_row_s=1.0, sample_value_s=0.5)(two) == pytest.approx(2 * (1 + 49152 / 2))
+    one = seconds(op_s=1.0)
+    assert one(two) == one([two[0]]) > 30 * 8
+    rows = seconds(value_s=1.0)
+    assert rows([Span(0, 0, 10, 0)]) == pytest.approx(10 * rows([Span(0, 0, 1, 0)]))
+
+
+def test_plans_of_a_calibrated_host_are_fitted() -> None:
+    machine = Machine("m", 20.0, 300.0, 100.0, 2, "avx2", "measured", "2026-11-30")
+    host = host_device(machine, 8e9)
+    slow = replace(NOTHING, linear_s={"Q4_1": (1e-10, 2e-10, 8e-10)}, step_s=1e-3)
+    setup = Setup(FACTS, host, weight_format("q4_1"), kv_format_named("bf16"), Layout(), calibration=slow)
+    d, plain = setup.deployment(), setup.change(calibration=None).deployment()
+    fitted = CalibratedSeconds(FACTS.graph, dict.fromkeys(manifest(FACTS.graph), "Q4_1"), slow)  # type: ignore[arg-type]
+    assert d.decode(4, 100).seconds == pytest.approx(fitted([Span(i, 99, 1, 1) for i in range(4)]))
+    assert fitted.decode(4, 100) == pytest.approx(fitted([Span(i, 99, 1, 1) for i in range(4)]))
+    assert d.ttft(50) == pytest.approx(fitted([Span(0, 0, 50, 1)]))
+    assert d.decode(1, 100).seconds != plain.decode(1, 100).seconds
+    assert setup.labels()["step_time_ms"].startswith("fitted") and setup.change(calibration=None).labels()["step_time_ms"].startswith(
+        "measured"
+    )
