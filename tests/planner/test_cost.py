@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import planner_shapes as shapes
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.planner import planner_shapes as shapes
 
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.manifest import manifest

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import planner_shapes as shapes
 import pytest
+from tests.planner import planner_shapes as shapes
 
 from ridgeline.bench.random_gguf import SHAPES, write_random
 from ridgeline.bench.runner import OneSequence, random_tokens

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import planner_shapes as shapes
 import pytest
+from tests.planner import planner_shapes as shapes
 
 from ridgeline.graph.manifest import manifest
 from ridgeline.graph.ops import Attend, Linear

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from logit_stub import NativeLogits, assert_same, random_logits, random_row
+from tests.sampling.logit_stub import NativeLogits, assert_same, random_logits, random_row
 
 from ridgeline.sampling.plan import SamplePlan, SampleRow
 from ridgeline.sampling.transforms import sample_rows

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from logit_stub import NativeLogits, random_logits, random_row
+from tests.sampling.logit_stub import NativeLogits, random_logits, random_row
 
 from ridgeline.sampling.plan import Sampled, SamplePlan, SampleRow
 from ridgeline.sampling.transforms import adjusted, kept, sample_rows

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_samples import CHATML, byte_level, sentencepiece
+from tests.text.text_samples import CHATML, byte_level, sentencepiece
 
 from ridgeline.errors import TemplateError, UserError
 from ridgeline.text.chat import encode_chat, encode_prompt, render_chat

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_samples import byte_level, sentencepiece, texts
+from tests.text.text_samples import byte_level, sentencepiece, texts
 
 from ridgeline.text.from_gguf import tokenizer_from_gguf
 from ridgeline.text.stream import Detokenizer, StopMatcher, TextStream

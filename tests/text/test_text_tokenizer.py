@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_samples import CONTROL, byte_level, sentencepiece, texts
+from tests.text.text_samples import CONTROL, byte_level, sentencepiece, texts
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 from tokenizers.models import BPE
