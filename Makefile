@@ -11,7 +11,7 @@ MODEL ?= smollm2
 PROMPT ?= What is the capital of France, and which river runs through it?
 FUZZ_MUTANTS ?= 5000
 # What a build depends on; Python files are part of the wheel as well.
-SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f \( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.jinja' -o -name '*.csv' -o -name '*.typed' \) | sort)
+SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f \( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.jinja' -o -name '*.csv' -o -name '*.typed' -o -path '*/page/*' \) | sort)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .PHONY: help venv build demo test test-long lint oracle sanitize fuzz wheel clean
@@ -40,11 +40,11 @@ $(VENV)/.built: $(BIN)/python $(SOURCES)
 	touch $@
 
 $(VENV)/.built-test: $(BIN)/python $(SOURCES)
-	$(PIP) ".[test]"
+	$(PIP) ".[test,client]"
 	touch $(VENV)/.built $@
 
 $(VENV)/.built-lint: $(BIN)/python pyproject.toml
-	$(PIP) ".[lint,test]"
+	$(PIP) ".[lint,test,client]"
 	touch $@
 
 build: $(VENV)/.built
