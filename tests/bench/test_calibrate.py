@@ -60,7 +60,8 @@ def test_a_broken_file_is_as_good_as_none(text: str) -> None:
 
 
 def test_the_command_and_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ridgeline.bench.probe.SHORT_SECONDS", 0.02)
+    machine = Machine("here", 10.0, 100.0, 50.0, 1, "avx2", "measured", "2026-11-30")
+    monkeypatch.setattr("ridgeline.bench.probe.machine", lambda threads: machine)
     model = str(tiny_gguf(tmp_path / "tiny.gguf"))
     assert main(["calibrate", model, "--threads", "1", "--seconds", "0.5s", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ridgeline.cli import main
+from ridgeline.planner.hardware import Machine
 
 KEYS = (
     "params", "weights_bytes", "kv_bytes_per_token", "kv_bytes_per_sequence", "memory_bytes", "step_time_ms", "throughput_tok_s", "ttft_ms",
@@ -21,7 +22,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("RIDGELINE_HARDWARE", raising=False)
     monkeypatch.delenv("RIDGELINE_DEBUG", raising=False)
-    monkeypatch.setattr("ridgeline.bench.probe.SHORT_SECONDS", 0.02)
+    machine = Machine("here", 10.0, 100.0, 50.0, 1, "avx2", "measured", "2026-11-30")
+    monkeypatch.setattr("ridgeline.bench.probe.machine", lambda threads: machine)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

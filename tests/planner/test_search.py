@@ -65,7 +65,7 @@ def base(model: str = "Llama-3.1-8B", device: str = "H100 SXM") -> Setup:
 def test_every_fix_works(context: int, batch: int, itl: float) -> None:
     """Row 141: what is named as the nearest fix makes the option pass."""
     goal = Goal(context, itl, batch=batch)
-    for option in search(ways(base(), devices().values(), (), (1,)), goal):
+    for option in search(ways(base(), list(devices().values())[::3], (), (1,)), goal):
         assert option.passes or (option.reason and option.fix)
         if option.passes or option.fix in ("no single change helps", "see the message"):
             continue
