@@ -42,12 +42,13 @@ PIECES = [
     "~3..9",
 ]
 KEYS = [
-    "type", "properties", "items", "anyOf", "oneOf", "allOf", "$ref", "$defs", "enum", "const", "pattern", "format", "minimum", "maximum",
-    "minLength", "maxLength", "required", "additionalProperties", "minItems", "maxItems", "multipleOf", "prefixItems", "not", "if",
+    "type", "properties", "exclusiveMinimum", "patternProperties", "items", "anyOf", "oneOf", "allOf", "$ref", "$defs", "enum", "const",
+    "pattern", "format", "minimum", "maximum", "minLength", "maxLength", "required", "additionalProperties", "minItems", "maxItems",
+    "multipleOf", "prefixItems", "not", "if",
 ]  # fmt: skip
 VALUES: list[Any] = [
-    None, True, False, 0, -1, 1.5, 1e308, 10**40, "", "a", "#", "#/$defs/a", "string", "integer", "object", [], {}, ["a"], [1], "(",
-    "a{1000}{1000}{1000}", "date", "\ud800", "\x00",
+    None, True, False, 0, -1, 1.5, 1e308, 10**40, -(10**40), -(2**63), 2**63 - 1, 1000003, "", "a", "#", "#/$defs/a", "string", "integer",
+    "object", [], {}, ["a"], [1], "(", "a{1000}{1000}{1000}", "date", "\ud800", "\x00",
 ]  # fmt: skip
 
 

@@ -12,18 +12,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from ridgeline.errors import UserError
-from ridgeline.sampling.regex_size import check_regex
+from ridgeline.sampling.regex_size import check_regex, regex_size
+from ridgeline.sampling.schema import inline_schema
 
 MAX_GRAMMAR_BYTES = 32_768
 MAX_CALL_GRAMMAR_BYTES = 524_288
 MAX_RULES = 800
 MAX_TERMINAL_SIZE = 100_000
+MAX_REPEATED = 200_000
 MAX_REGEX_BYTES = 8_192
 MAX_CHOICES = 4_096
 MAX_CHOICE_BYTES = 131_072
 _GBNF = re.compile(r"^\s*[A-Za-z0-9_-]+\s*::=", re.MULTILINE)
 _QUIET = re.compile(r'"(?:\\.|[^"\\\n])*"i?|/(?:\\.|[^/\\\n])+/[imsx]*|//[^\n]*|#[^\n]*')
+_QUIET_OR_JSON = re.compile(_QUIET.pattern + r"|%json\b")
 _RULE = re.compile(r"^[ \t]*[?!]?([A-Za-z_][\w-]*)(?:\.\d+|\{[^}\n]*\}|\[[^\]\n]*\]|::[\w]+)*[ \t]*:", re.MULTILINE)
+_RANGE = re.compile(r"~\s*(?:\d+\s*\.\.\s*)?(\d+)")
 _NAME = re.compile(r"[A-Za-z_][\w-]*|\"\"|~\s*\d+(?:\s*\.\.\s*(\d+))?|\{[^}\n]*\}")
 
 
@@ -61,8 +65,27 @@ def lark_of_grammar(source: Any) -> str:
     if _GBNF.search(lark):
         lark = _from_gbnf(lark)
         _bounded("grammar", lark, 4 * MAX_GRAMMAR_BYTES)
+    lark = with_clear_schemas(lark)
     check_lark(lark)
     return lark
+
+
+def with_clear_schemas(source: str) -> str:
+    """The grammar with every `%json` schema checked and its blanks bounded."""
+    pieces, at, decoder = [], 0, json.JSONDecoder()
+    while (found := _QUIET_OR_JSON.search(source, at)) is not None:
+        if found[0] != "%json":
+            pieces.append(source[at : found.end()])
+            at = found.end()
+            continue
+        start = len(source) - len(source[found.end() :].lstrip())
+        try:
+            schema, end = decoder.raw_decode(source, start)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"grammar has a %json schema that is not valid JSON ({error})", field="grammar") from None
+        pieces += [source[at : found.start()], inline_schema(schema)]
+        at = end
+    return "".join(pieces) + source[at:]
 
 
 def check_lark(source: str) -> None:
@@ -75,17 +98,24 @@ def check_lark(source: str) -> None:
     if len(starts) > MAX_RULES:
         text = f"grammar has {len(starts)} rules, at most {MAX_RULES} are allowed"
         raise UserError(text, field="grammar", value=len(starts), limit=MAX_RULES)
+    repeated = regex_size(_RANGE.sub(lambda m: "{" + m[1] + "}", quiet))
+    if repeated > MAX_REPEATED:
+        text = f"grammar has {repeated} parts with its repetitions written out, at most {MAX_REPEATED} are allowed"
+        raise UserError(text, field="grammar", value=repeated, limit=MAX_REPEATED, remedy="repeat less")
     ends = [*(match.start() for match in starts), len(quiet)][1:]
     bodies = {match[1]: quiet[match.end() : end] for match, end in zip(starts, ends, strict=False) if match[1].isupper()}
     sizes: dict[str, int] = {}
     for name in bodies:
-        size = _size(name, bodies, sizes, 0)
+        try:
+            size = _size(name, bodies, sizes)
+        except RecursionError:
+            raise UserError(f"terminal {name} of the grammar leads through too many others", field="grammar") from None
         if size > MAX_TERMINAL_SIZE:
             text = f"terminal {name} of the grammar grows to {size} parts, at most {MAX_TERMINAL_SIZE} are allowed"
             raise UserError(text, field="grammar", value=size, limit=MAX_TERMINAL_SIZE, remedy="write it as a rule, in lower case")
 
 
-def _size(name: str, bodies: dict[str, str], sizes: dict[str, int], depth: int) -> int:
+def _size(name: str, bodies: dict[str, str], sizes: dict[str, int]) -> int:
     """Parts of a terminal with all others put in; one that leads to itself is refused by the library."""
     if name not in bodies:
         return 1
@@ -98,7 +128,7 @@ def _size(name: str, bodies: dict[str, str], sizes: dict[str, int], depth: int) 
                 numbers = [int(n[:9]) for n in re.findall(r"\d+", word)]
                 total += last * (max(numbers, default=1) - 1) if last > 1 else 0
                 continue
-            last = _size(word, bodies, sizes, depth + 1)
+            last = _size(word, bodies, sizes)
             total += last
         sizes[name] = max(1, total)
     return sizes[name]

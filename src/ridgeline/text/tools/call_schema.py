@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.sampling.schema import BLANKS
+from ridgeline.sampling.schema import inline_schema
 from ridgeline.text.tools.base import ToolSpec
 
 _OPEN = {"type": "object"}
@@ -60,7 +60,7 @@ def property_schema(tool: ToolSpec, key: str) -> dict[str, Any]:
 
 def inline(schema: dict[str, Any]) -> str:
     """A schema inside a Lark grammar: runs of blanks are bounded, and keywords that cannot be enforced are ignored."""
-    return "%json " + json.dumps({**schema, "x-guidance": {"whitespace_pattern": BLANKS, "lenient": True}}, ensure_ascii=False)
+    return inline_schema(schema, lenient=True)
 
 
 def literal(text: str) -> str:
