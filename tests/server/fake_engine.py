@@ -70,6 +70,10 @@ class FakeEngine:
                 del self.live[request_id]
                 self.aborted.append(request_id)
 
+    @property
+    def alive(self) -> int:
+        return len(self.live)
+
     def stats(self) -> Mapping[str, Any]:
         return {"running": len(self.live)}
 

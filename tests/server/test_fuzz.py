@@ -118,10 +118,10 @@ def fuzz(server: Running, count: int, seed: int) -> None:
     connection.close()
     assert seen[200] > count // 20 and seen[400] > count // 20  # both sides of the checks were met
     for _ in range(100):
-        if server.state.pending == 0 and not server.engine.live:
+        if server.state.pending == 0 and not server.engine.alive:
             break
         time.sleep(0.02)
-    assert server.state.pending == 0 and not server.engine.live
+    assert server.state.pending == 0 and not server.engine.alive
     assert server.get("/health")[0] == 200
 
 

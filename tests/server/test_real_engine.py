@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.tiny_gguf import tiny_gguf
 from tests.server.http_server import Running, events, running
 from tests.server.raw import connect, request
+from tests.server.test_fuzz import fuzz
 
 from ridgeline.engine.async_engine import AsyncEngine
 from ridgeline.engine.loader import load
@@ -221,3 +224,47 @@ def test_parallel_clients_get_what_they_get_alone(server: Running) -> None:
     for thread in threads:
         thread.join()
     assert together == alone
+
+
+def test_mutated_bodies_on_the_real_engine(server: Running) -> None:
+    fuzz(server, int(os.environ.get("FUZZ_BODIES", "250")), 11)
+    found = settled(server)
+    assert (
+        found["vllm:kv_cache_usage_perc"] == 0 and found["ridgeline:backend_faults_total"] == found["ridgeline:engine_restarts_total"] == 0
+    )
+    free_of_users(server)
+
+
+@pytest.mark.long
+def test_many_mutated_bodies_on_the_real_engine(server: Running) -> None:
+    fuzz(server, 20_000, 12)
+    free_of_users(server)
+
+
+def free_of_users(server: Running) -> None:
+    """No block is in use, and every invariant of the cache holds."""
+    for _ in range(250):
+        future = asyncio.run_coroutine_threadsafe(
+            server.engine.call(lambda core: (core.state.kv.check(), core.state.kv.usage())[1]), server.loop
+        )
+        if all(used == 0 for _, _, used in future.result(30)):
+            return
+        time.sleep(0.02)
+    raise AssertionError("blocks are still in use")
+
+
+def test_clients_that_vanish_at_every_point(server: Running) -> None:
+    """300 of them: before the headers are through, in the queue, in the prompt, between tokens, at the end."""
+    for number in range(300):
+        stream = number % 2 == 0
+        body = {"prompt": f"{number % 7} " * 40, "max_tokens": 1 + number % 60, "ignore_eos": True, "stream": stream, "n": 1 + number % 2}
+        whole = request("/v1/completions", body)
+        sock = connect(server.url)
+        sock.sendall(whole if number % 5 else whole[: number % len(whole)])
+        if number % 3 == 0:
+            time.sleep(number % 11 / 1000)
+        sock.close()
+    found = settled(server)
+    assert found["vllm:kv_cache_usage_perc"] == 0
+    free_of_users(server)
+    assert server.post(CHAT, {"messages": HELLO, "max_tokens": 3})[0] == 200

@@ -32,6 +32,11 @@ def machine(threads: int, isa: Isa | str = "auto") -> Machine:
     return _read(threads, chosen) or probe(threads, chosen, SHORT_SECONDS)
 
 
+def kept(threads: int, isa: Isa | str = "auto") -> Machine | None:
+    """Ceilings that were measured before, None when there are none; measures nothing."""
+    return _read(threads, _isa(isa))
+
+
 def probe(threads: int, isa: Isa | str = "auto", seconds: float = FULL_SECONDS) -> Machine:
     """Measure now, in about `seconds` and at most 15 s, and keep the result. Raises `UserError` for an isa that this CPU lacks."""
     chosen = _isa(isa)

@@ -86,8 +86,15 @@ def _state(options: ServeOptions, model: LoadedModel, template: str | None) -> S
     from ridgeline.server.state import Features, Served, State
 
     names = options.served_model_name or (options.model,)
+    defaults = model.text.sampling if options.generation_config == "auto" else {}
     served = Served(
-        names, model.text, model.limits, template=template, tool_parser=options.tool_call_parser, reasoning_parser=options.reasoning_parser
+        names,
+        model.text,
+        model.limits,
+        defaults,
+        template=template,
+        tool_parser=options.tool_call_parser,
+        reasoning_parser=options.reasoning_parser,
     )
     _ = served.manner  # a parser that nobody knows is told now
     plan = model.plan
@@ -111,9 +118,37 @@ def _announce(options: ServeOptions, model: LoadedModel, state: State, port: int
     tokens = plan.blocks[0] * plan.block_size if plan.blocks else 0
     users = f"{tokens / plan.max_model_len:.1f} users at the model length of {plan.max_model_len}"
     note(f"model     {Path(plan.path).name}, answers to {', '.join(state.served.names)}")
-    note(f"compute   {plan.threads} threads, {plan.backend}, kernels {plan.isa}, {plan.max_num_seqs} sequences, {plan.chunk} tokens a step")
+    note(
+        f"compute   {plan.threads} threads, {plan.backend}, kernels {getattr(model.program, 'isa', plan.isa)}, {plan.max_num_seqs} sequences, {plan.chunk} tokens a step"
+    )
     note(f"KV cache  {size(plan.kv_bytes)} ({plan.kv_dtype}): {tokens} tokens, {users}")
     manner = state.served.manner
+    if state.served.defaults:
+        shown = ", ".join(f"{name} {value:g}" for name, value in state.served.defaults.items())
+        note(f"sampling  by default {shown} (the model's own; --generation-config openai for OpenAI's)")
+    speed = _expected(model)
+    if speed is not None:
+        note(f"speed     {speed}")
     note(f"protocol  tools as {manner.dialect.name}, reasoning {manner.tags.name if manner.tags else 'none'}")
     host = "localhost" if options.host in ("127.0.0.1", "0.0.0.0", "::", "::1") else options.host
     note(f"ready after {model.load_s:.2f} s of loading: http://{host}:{port} (Ctrl-C ends)")
+
+
+def _expected(model: LoadedModel) -> str | None:
+    """What the roofline says one and many users will see, when this machine's ceilings were measured before; nothing is measured here."""
+    from ridgeline.bench.probe import kept
+    from ridgeline.graph.step import Span
+    from ridgeline.planner.cost import GraphCost
+    from ridgeline.planner.roofline import predict
+
+    plan = model.plan
+    machine = kept(plan.threads, plan.isa) if plan.backend == "cpu" else None
+    if machine is None:
+        return None
+    book = GraphCost(model.program.graph, {n: t.nbytes for n, t in model.tensors.items()}, plan.kv_dtype)
+    past = min(512, plan.max_model_len - 1)
+    one, many = (n / predict(book, [Span(i, past, 1, 1) for i in range(n)], machine).lower_s for n in (1, plan.max_num_seqs))
+    rest = (
+        f"{plan.max_num_seqs} at once {many:.0f} in all (the roofline's most, after {past} tokens; ceilings measured {machine.date[:10]})"
+    )
+    return f"{one:.0f} tokens/s for one user, {rest}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ridgeline.errors import TemplateError
+from ridgeline.errors import TemplateError, UserError
 from ridgeline.formats.checkpoint import Checkpoint
 from ridgeline.text.stream import TextStream
 from ridgeline.text.tokenizer import Tokenizer
@@ -25,11 +25,15 @@ class TextSource(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """A model's tokenizer and what its checkpoint says about ends. `stop_ids` end an answer unless ignored."""
+    """A model's tokenizer and what its checkpoint says about ends and sampling. `stop_ids` end an answer unless ignored.
+
+    sampling: what its makers recommend, under the names of `SamplingParams`; a server's defaults, never an offline run's.
+    """
 
     tokenizer: Tokenizer
     stop_ids: frozenset[int]
     name: str
+    sampling: Mapping[str, float | int] = field(default_factory=dict)
 
     @property
     def vocab_size(self) -> int:
@@ -84,10 +88,33 @@ def open_words(checkpoint: Checkpoint) -> Words:
         from ridgeline.text.from_folder import tokenizer_from_folder
 
         tokenizer = tokenizer_from_folder(checkpoint.folder)
-    return Words(tokenizer, tokenizer.eos_ids | _generation_ends(checkpoint), str(checkpoint.path.name))
+    return Words(tokenizer, tokenizer.eos_ids | _generation_ends(checkpoint), str(checkpoint.path.name), _recommended(checkpoint))
 
 
 def _generation_ends(checkpoint: Checkpoint) -> frozenset[int]:
     """End ids that generation_config.json adds to the tokenizer's own."""
     ends = checkpoint.metadata.get("generation_config", {}).get("eos_token_id") if checkpoint.kind == "hf" else None
     return frozenset(i for i in (ends if isinstance(ends, list) else [ends]) if isinstance(i, int) and not isinstance(i, bool))
+
+
+# Names in generation_config.json and in GGUF's general.sampling.
+_SAMPLING = {
+    "temperature": ("temperature", "temp"), "top_p": ("top_p", "top_p"), "top_k": ("top_k", "top_k"), "min_p": ("min_p", "min_p"),
+    "repetition_penalty": ("repetition_penalty", "penalty_repeat"),
+}  # fmt: skip
+
+
+def _recommended(checkpoint: Checkpoint) -> dict[str, float | int]:
+    """What the checkpoint says that `SamplingParams` takes; values it would refuse are passed over."""
+    given: dict[str, float | int] = {}
+    config = checkpoint.metadata.get("generation_config", {}) if checkpoint.kind == "hf" else {}
+    for name, (hf, gguf) in _SAMPLING.items():
+        value = config.get(hf) if checkpoint.kind == "hf" else checkpoint.metadata.get(f"general.sampling.{gguf}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        try:
+            SamplingParams(**{name: int(value) if name == "top_k" else float(value)})  # type: ignore[arg-type]
+        except UserError:
+            continue
+        given[name] = int(value) if name == "top_k" else float(value)
+    return given

@@ -15,12 +15,14 @@ from ridgeline.text.tools.choose import choose_dialect, keeps_special, presents_
 
 @dataclass(frozen=True, eq=False)
 class Manner:
-    """dialect: how calls are written; tags: around reasoning, None for a model that does not reason; told: the template presents tools."""
+    """dialect: how calls are written; tags: around reasoning, None for a model that does not reason; told: the template presents tools;
+    knows_developer: it tells the developer's messages from the system's, which most do not."""
 
     words: Words
     dialect: Dialect
     tags: ThinkTags | None
     told: bool
+    knows_developer: bool = False
 
     @cached_property
     def grammars(self) -> GrammarCompiler:
@@ -44,4 +46,5 @@ class Manner:
 def manner_of(words: Words, template: str | None = None, tool_parser: str | None = None, reasoning_parser: str | None = None) -> Manner:
     """From the template in use (the model's own unless given). Raises `UserError` for a parser that nobody knows."""
     source = template if template is not None else words.tokenizer.chat_template
-    return Manner(words, choose_dialect(source, tool_parser), choose_tags(source, reasoning_parser), presents_tools(source))
+    dialect, tags = choose_dialect(source, tool_parser), choose_tags(source, reasoning_parser)
+    return Manner(words, dialect, tags, presents_tools(source), "developer" in (source or ""))

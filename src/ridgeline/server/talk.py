@@ -98,6 +98,8 @@ def render(state: State, talk: Talk) -> tuple[str, list[int]]:
 
 def _render(state: State, talk: Talk, specs: Sequence[ToolSpec]) -> tuple[str, list[int]]:
     manner, messages = state.served.manner, talk.messages
+    if not manner.knows_developer:
+        messages = [{**m, "role": "system"} if m.get("role") == "developer" else m for m in messages if isinstance(m, Mapping)]
     tools: Sequence[Mapping[str, Any]] | None = [_openai_tool(t) for t in specs] or None
     if not manner.told and (specs or any(m.get("role") == "tool" or m.get("tool_calls") for m in messages)):
         messages, tools = with_tools(messages, specs, manner.dialect), None
