@@ -76,7 +76,7 @@ def test_a_slow_consumer_gets_joined_news() -> None:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.01)
         rest = [news async for news in stream]
-        assert len(rest) == 1 and whole([first, *rest]) == expected([1, 2, 3], GREEDY)
+        assert len(rest) <= 1 and whole([first, *rest]) == expected([1, 2, 3], GREEDY)  # none where the first took all
 
     with_engine(work)
 
