@@ -118,9 +118,9 @@ def _announce(options: ServeOptions, model: LoadedModel, state: State, port: int
     tokens = plan.blocks[0] * plan.block_size if plan.blocks else 0
     users = f"{tokens / plan.max_model_len:.1f} users at the model length of {plan.max_model_len}"
     note(f"model     {Path(plan.path).name}, answers to {', '.join(state.served.names)}")
-    note(
-        f"compute   {plan.threads} threads, {plan.backend}, kernels {getattr(model.program, 'isa', plan.isa)}, {plan.max_num_seqs} sequences, {plan.chunk} tokens a step"
-    )
+    kernels = getattr(model.program, "isa", plan.isa)
+    shape = f"{plan.max_num_seqs} sequences, {plan.chunk} tokens a step"
+    note(f"compute   {plan.threads} threads, {plan.backend}, kernels {kernels}, {shape}")
     note(f"KV cache  {size(plan.kv_bytes)} ({plan.kv_dtype}): {tokens} tokens, {users}")
     manner = state.served.manner
     if state.served.defaults:

@@ -90,11 +90,14 @@ class Metrics:
         self.counts["requests"] += 1
         self.histograms["request_params_n"].observe(asked.request.params.n)
 
-    def stepped(self, record: StepRecord, gaps: Iterable[float], seconds: float) -> None:
-        """A step that ran. gaps: seconds since each one's token before; below 0: since the arrival, for a first token."""
+    def stepped(self, record: StepRecord, gaps: Iterable[float | None], seconds: float) -> None:
+        """A step that ran. gaps: seconds since each one's token before; below 0: since the arrival,
+        for a request's first token; None: the first of a further sample, which is neither."""
         made = 0
         for gap in gaps:
             made += 1
+            if gap is None:
+                continue
             if gap < 0:
                 self._ttft.observe(-gap)
             else:

@@ -25,12 +25,18 @@ NOT_FINITE = "the logits hold NaN or infinity, or no token is allowed"
 @dataclass(slots=True)
 class StepResult:
     """tokens: one per `state.draws`, -1 for a choice that failed; finishes: by sequence id; choices: those that drew, in that order;
-    gaps: seconds between each one's last two tokens, or since its arrival for a first one (negative)."""
+    gaps: seconds between each one's last two tokens; since the arrival, negative, for a request's first; None for another sample's."""
 
     tokens: list[int]
     finishes: dict[int, FinishReason] = field(default_factory=dict)
     choices: list[Choice] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
+    gaps: list[float | None] = field(default_factory=list)
+
+
+def _gap(choice: Choice, now: float) -> float | None:
+    if choice.last_at:
+        return now - choice.last_at
+    return None if choice.times.first_token else choice.times.arrival - now
 
 
 def sample_step(
@@ -63,7 +69,7 @@ def sample_step(
         if failed[j]:
             _fail(result, seq_id, choice, NOT_FINITE)
             continue
-        gap = now - choice.last_at if choice.last_at else choice.times.arrival - now
+        gap = _gap(choice, now)
         try:
             choice.accept(tokens[j], logprobs[j], drawn.top[j], now)
         except Exception as fault:  # a grammar's, or the detokenizer's
