@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.server.fake_engine import FakeEngine
 from tests.server.http_server import running
 
+from ridgeline.errors import UserError
+from ridgeline.server.gate import GateRules
 from ridgeline.server.state import Features
+from ridgeline.server.tracing import span_recorder
 
 HELLO = [{"role": "user", "content": "hi"}]
 DASHBOARD = Path(__file__).resolve().parents[2] / "docs" / "grafana_dashboard.json"
@@ -80,3 +85,24 @@ def test_tokenize_and_back() -> None:
 def test_cache_endpoint_is_opt_in() -> None:
     with running() as server:
         assert server.get("/v1/cache")[0] == 404
+
+
+def test_spans_where_the_sdk_is_installed() -> None:
+    exporters = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    exporter = exporters.InMemorySpanExporter()
+    with running(FakeEngine(cached=3), rules=GateRules(record=span_recorder("tiny", exporter=exporter))) as server:
+        parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "secret"}]}, {"traceparent": parent})
+        server.get("/health")
+    spans = exporter.get_finished_spans()
+    assert len(spans) == 1
+    found = spans[0]
+    assert f"{found.context.trace_id:032x}" in parent and f"{found.parent.span_id:016x}" in parent
+    assert found.attributes["gen_ai.usage.completion_tokens"] == 12 and found.attributes["ridgeline.cached_tokens"] == 3
+    assert "secret" not in str(dict(found.attributes)) and found.end_time > found.start_time
+
+
+def test_spans_without_the_sdk_are_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(UserError, match="pip install opentelemetry-sdk"):
+        span_recorder("tiny", endpoint="http://localhost:4318")

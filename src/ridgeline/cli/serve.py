@@ -59,13 +59,18 @@ async def _serve(options: ServeOptions, model: LoadedModel, sock: socket.socket,
     hosts = loopback_names(options.host)
     if options.allowed_host:
         hosts = (hosts or frozenset()) | {h.lower() for h in options.allowed_host}
-    rules = GateRules(hosts, options.allowed_origin, keys)
+    record = None
+    if options.otlp_traces_endpoint is not None:
+        from ridgeline.server.tracing import span_recorder
+
+        record = span_recorder(state.served.name, endpoint=options.otlp_traces_endpoint)
+    rules = GateRules(hosts, options.allowed_origin, keys, record)
     stop, force = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, _told, stop, force)
     port = sock.getsockname()[1]
     ended = await serve_forever(
-        build(state, rules), [sock], state, stop=stop, force=force, ready=lambda: _announce(options, model, state, port)
+        build(state, rules), [sock], state, stop=stop, force=force, ready=lambda: _ready(options, model, state, port)
     )
     return 0 if ended else 1
 
@@ -108,6 +113,11 @@ def _state(options: ServeOptions, model: LoadedModel, template: str | None) -> S
     )  # fmt: skip
     bounds = Bounds(queue=options.max_num_queued_reqs + options.max_num_seqs, drain_s=options.drain_timeout)
     return State(served, AsyncEngine(model), bounds, features)
+
+
+def _ready(options: ServeOptions, model: LoadedModel, state: State, port: int) -> None:
+    _announce(options, model, state, port)
+    state.workers.submit(state.served.manner.grammars.warm)  # or the first schema would wait for it
 
 
 def _announce(options: ServeOptions, model: LoadedModel, state: State, port: int) -> None:

@@ -18,6 +18,7 @@ _KEY_FILE_HELP = "File of keys, one per line: KEY [NAME [TOKENS]]; TOKENS is a b
 _TEMPLATE_HELP = "Chat template to use instead of the model's: a file, or the template itself."
 _ORIGIN_HELP = "Web origin that may call (CORS), e.g. http://localhost:3000, or '*'. Default: none."
 _HOSTS_HELP = "Name accepted in the Host header beside this machine's own. Default: any, unless bound to loopback."
+_OTLP_HELP = "Send OpenTelemetry spans to this OTLP/HTTP collector; needs the SDK installed."
 _SAMPLING_HELP = "Where sampling defaults come from: auto (the model's generation config) or openai."
 
 
@@ -62,6 +63,7 @@ def serve(
     log_format: Annotated[str, typer.Option(metavar="NAME", help="text, or json (one object per line).")] = "text",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line per request.")] = False,
     drain_timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that running requests get after SIGTERM.")] = 30.0,
+    otlp_traces_endpoint: Annotated[str | None, typer.Option(metavar="URL", help=_OTLP_HELP)] = None,
     config: Annotated[str | None, typer.Option(metavar="FILE", help="Options from a YAML or JSON file; those given here win.")] = None,
     backend: args.Backend = "cpu",
     isa: args.Isa = "auto",

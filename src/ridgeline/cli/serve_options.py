@@ -57,6 +57,7 @@ class ServeOptions:
     log_format: str = "text"
     quiet: bool = False
     drain_timeout: float = 30.0
+    otlp_traces_endpoint: str | None = None
     backend: str = "cpu"
     isa: str = "auto"
 

@@ -32,11 +32,12 @@ _ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 @dataclass(frozen=True, slots=True)
 class GateRules:
     """hosts: names allowed in the Host header, None for any; origins: web origins that may call, ("*",) for any; keys: who may call, None
-    for everybody."""
+    for everybody; record: told of every request that is over, with its status and seconds."""
 
     hosts: frozenset[str] | None = None
     origins: tuple[str, ...] = ()
     keys: Keys | None = None
+    record: Callable[[Scope, int, float], None] | None = None
 
 
 # What a load balancer, a dashboard and a browser must reach without a key.
@@ -76,7 +77,10 @@ class Gate:
             # 499, as nginx has it: the client went away before there was a reply.
             status = scope.get("told", 499)
             self._meters.replies[getattr(scope.get("route"), "path", "other"), status] += 1
-            request_line(scope, status, perf_counter() - began)
+            seconds = perf_counter() - began
+            request_line(scope, status, seconds)
+            if self._rules.record is not None:
+                self._rules.record(scope, status, seconds)
 
     async def _pass(self, scope: Scope, receive: Receive, told: Send, headers: dict[bytes, bytes], origin: bytes | None) -> None:
         try:

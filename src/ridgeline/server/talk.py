@@ -129,6 +129,8 @@ def _guide(state: State, talk: Talk, choice: ToolChoice, start: Start) -> tuple[
     elif talk.format is not None:
         grammar = manner.grammars.compile(talk.format)
         answer, remarks = grammar, grammar.remarks
+        if choice.mode == "auto":
+            remarks = (*remarks, "with a response_format no tool is called")
     if manner.marks is not None and (answer is not None or talk.budget is not None):
         answer = ThinkingGuide(manner.marks, start, answer, talk.budget)
     return answer, remarks
