@@ -68,7 +68,7 @@ def test_a_peer_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
 
 def test_rates_grow_with_the_work(tmp_path: Path) -> None:
     rates = Rates.measure(load(options(tmp_path)))
-    assert len(rates.body_s) == len(rates.head_s) == len(ROWS) and (rates.body_s > 0).all() and (rates.pair_key_s >= 0).all()
+    assert len(rates.body_s) == len(rates.head_s) == len(ROWS) and (rates.body_s > 0).all() and (rates.attend_s >= 0).all()
     small, large = rates.seconds([Span(0, 0, 4, 1)]), rates.seconds([Span(0, 0, 512, 1)])
     assert 0 < small < large < rates.seconds([Span(0, 0, 1024, 1)])
     few, many = branch_seconds(rates, 512, 1000, 8, 64, 8), branch_seconds(rates, 512, 1000, 32, 64, 32)

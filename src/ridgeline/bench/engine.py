@@ -88,7 +88,8 @@ class BranchResult:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalResult:
-    """itl_*: seconds between tokens of the running answers, alone (steady, median) and while the prompt is read (p99)."""
+    """itl_*: seconds between tokens of the running answers, just before and just after (steady, median) and while the prompt is read
+    (p99); their own contexts grow meanwhile."""
 
     prompt: int
     running: int
@@ -236,14 +237,17 @@ class _Bench:
             runner.submit(job)
         while runner.steps < 4 or runner.core.state.record.decodes < len(others):
             runner.step()
-        before = [runner.step().seconds for _ in range(steady)]
+        quiet = [runner.step().seconds for _ in range(steady)]
         gaps: list[float] = []
         start = perf_counter()
         asked = runner.submit(Job(long, 2))
         while not asked.times.first_token:
             gaps.append(runner.step().seconds)
         self._note("ttft_s", perf_counter() - start)
-        self._note("steady_itl_s", median(before))
+        while runner.core.state.record.chunk_tokens or runner.core.state.record.decodes > len(others):
+            runner.step()
+        quiet += [runner.step().seconds for _ in range(steady)]
+        self._note("steady_itl_s", median(quiet))
         self._note("p99_itl_s", float(np.quantile(gaps, 0.99)))
         runner.core.close()
 

@@ -1,12 +1,13 @@
 """Seconds of a step from kernel rates measured on this machine with this model, and from them the time of a workload.
 
-Layers without attention are timed at a few row counts and read off in between; attention is fitted in query-key pairs and keys read.
+Layers without attention are timed at a few row counts and read off in between; attention has a rate per query-key pair of each kind:
+in chunks, in decodes, and in decodes that walk a shared prefix together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -29,12 +30,12 @@ _REPEAT = 5
 @dataclass(frozen=True, eq=False)
 class Rates:
     """body_s, head_s: seconds of everything but attention for ROWS rows, before and behind the choice of wanted rows.
-    per_pair_s, per_key_s: attention, by multiplied pairs and by keys read, all layers together (full ones and windows)."""
+    attend_s: seconds per FLOP of attention in chunks, in decodes alone and over shared prefixes."""
 
     book: GraphCost
     body_s: Floats
     head_s: Floats
-    pair_key_s: Floats
+    attend_s: Floats
 
     @classmethod
     def measure(cls, model: LoadedModel, say: Callable[[str], None] = lambda line: None) -> Rates:
@@ -48,33 +49,44 @@ class Rates:
         walk = SharedWalk(tuple(range(32)), shared)
         cases: list[tuple[list[Span], tuple[SharedWalk, ...]]] = [
             ([Span(0, 0, 512, 1)], ()), ([Span(0, 500, 500, 1)], ()), ([Span(i, 1000, 64, 1) for i in range(8)], ()),
-            ([Span(i, 1100, 1, 1) for i in range(32)], (walk,)), ([Span(i, 1100, 1, 1) for i in range(32)], ()),
+            ([Span(i, 300, 1, 1) for i in range(32)], ()), ([Span(i, 1100, 1, 1) for i in range(32)], ()),
+            ([Span(i, 1100, 1, 1) for i in range(32)], (walk,)),
         ]  # fmt: skip
-        left, right = [], []
+        work, took = [], []
         for spans, walks in cases:
-            left.append(_work_of(book.work(spans, walks)))
-            right.append(probe.times(spans, walks)[2])
-        return cls(book, body, head, _fit(np.array(left), np.array(right)))
+            work.append(_attention_flops(book, spans, walks))
+            took.append(probe.times(spans, walks)[2])
+        return cls(book, body, head, _fit(np.array(work), np.array(took)))
 
     def seconds(self, spans: Sequence[Span], shared: tuple[SharedWalk, ...] = ()) -> float:
         """One step."""
         step = self.book.work(spans, shared)
-        attention = float(np.dot(self.pair_key_s, _work_of(step)))
+        attention = float(np.dot(self.attend_s, _attention_flops(self.book, spans, shared)))
         return _between(step.rows, self.body_s) + _between(step.wanted, self.head_s) + attention
 
 
-def _work_of(step: Work) -> list[float]:
-    return [float(sum(step.pairs.values())), float(sum(step.keys.values()))]
+def _attention_flops(book: GraphCost, spans: Sequence[Span], walks: Sequence[SharedWalk]) -> Floats:
+    """FLOPs of attention in chunks, in decodes apart from shared walks, and in decodes over shared prefixes."""
+
+    def flops(part: Sequence[Span]) -> float:
+        step = book.work(part)
+        return float(sum(book.op(op, step).f32_flops for op in book.graph.ops if isinstance(op, Attend)))
+
+    shared = {i: walk.tokens for walk in walks for i in walk.spans}
+    decodes = [(i, s) for i, s in enumerate(spans) if s.new == 1]
+    whole = flops([s for _, s in decodes])
+    private = flops([replace(s, past=s.past - shared.get(i, 0)) for i, s in decodes])
+    return np.array([flops([s for s in spans if s.new > 1]), private, whole - private])
 
 
 def _fit(work: Floats, seconds: Floats) -> Floats:
-    """Seconds per pair and per key, none below zero, relative errors weighted alike."""
-    scale = 1 / np.maximum(seconds, 1e-9)
-    best, _, _, _ = np.linalg.lstsq(work * scale[:, None], np.ones(len(seconds)), rcond=None)
-    if (best >= 0).all():
-        return np.asarray(best)
-    alone = [float(np.dot(work[:, i] * scale, np.ones(len(seconds))) / np.dot(work[:, i] * scale, work[:, i] * scale)) for i in (0, 1)]
-    return np.array([alone[0], 0.0]) if best[1] < 0 else np.array([0.0, alone[1]])
+    """Seconds per FLOP of each kind, none below zero: one kind after the other, from the steps where it is the only new one."""
+    rates = np.zeros(3)
+    for kind in range(3):
+        rows = [i for i, w in enumerate(work) if w[kind] > 0 and not w[kind + 1 :].any()]
+        rest = [max(0.0, seconds[i] - float(np.dot(work[i], rates))) / work[i][kind] for i in rows]
+        rates[kind] = median(rest) if rest else 0.0
+    return rates
 
 
 def _between(rows: int, seconds: Floats) -> float:

@@ -15,13 +15,14 @@ import numpy as np
 from ridgeline.backends.base import Program
 from ridgeline.engine.choice import Choice
 from ridgeline.engine.metrics import Metrics
+from ridgeline.engine.pace import Pace
 from ridgeline.engine.request import Limits, RequestState
 from ridgeline.engine.sampler import sample_step
 from ridgeline.engine.trace import StepTrace, Trace
 from ridgeline.graph.step import Step
 from ridgeline.kv.index import namespace
 from ridgeline.scheduler.apply import apply, undo
-from ridgeline.scheduler.budget import Budget, Predict
+from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.policy import decide
 from ridgeline.scheduler.state import Faults, Request, SchedulerState, Sequence
 
@@ -32,7 +33,8 @@ class EngineCore:
     """Mutable: everything that is under way. Not for use from several threads at once.
 
     make_state: an empty scheduler with its KV cache; called again only when an invariant broke and all starts anew.
-    cache_key: (model, KV dtype) of the prefix cache's namespaces. clock: seconds, monotonic. `state.faults` are dials for tests.
+    cache_key: (model, KV dtype) of the prefix cache's namespaces. pace: predicts steps and learns from them, so that running answers
+    keep their inter-token time. clock: seconds, monotonic.
     """
 
     def __init__(
@@ -43,11 +45,11 @@ class EngineCore:
         limits: Limits,
         *,
         cache_key: tuple[str, str] = ("", ""),
-        predict: Predict | None = None,
+        pace: Pace | None = None,
         clock: Clock = perf_counter,
     ) -> None:
         self.program, self.budget, self.limits = program, budget, limits
-        self.clock, self.predict = clock, predict
+        self.clock, self.pace = clock, pace
         self.state, self.metrics = make_state(), Metrics()
         self.trace: Trace | None = None
         self.lock = RLock()  # held while anything changes, free while a backend runs: other threads may read under it
@@ -79,8 +81,9 @@ class EngineCore:
         """The loop's body: what ran, and the choices that drew a token from it."""
         state, program, clock = self.state, self.program, self.clock
         with self.lock:
-            step = decide(state, self.budget, self.predict)
+            step = decide(state, self.budget, self.pace)
             self._note_admitted()
+        predicted = self.pace(step) if self.pace is not None and self.trace is not None else None
         decided = clock()
         try:
             if step.spans:
@@ -94,10 +97,12 @@ class EngineCore:
         done = clock()
         with self.lock:
             apply(state, step, sampled.tokens, sampled.finishes, done - decided)
+        if self.pace is not None and step.spans:
+            self.pace.learn(step, done - decided)
         self.metrics.stepped(state.record, sampled.gaps, clock() - state.now)
         if self.trace is not None:
-            times = (state.now, decided, ran, done, clock())
-            self.trace.step(StepTrace(state.record, step, tuple(sampled.tokens), sampled.finishes, times, tuple(state.kv.usage())))
+            times, usage = (state.now, decided, ran, done, clock()), tuple(state.kv.usage())
+            self.trace.step(StepTrace(state.record, step, tuple(sampled.tokens), sampled.finishes, times, usage, predicted))
         return sampled.choices
 
     def submit(self, asked: RequestState) -> None:

@@ -14,6 +14,7 @@ from ridgeline.backends.base import KEY_SEGMENT, LoadPlan, Program
 from ridgeline.backends.cpu import CpuProgram, default_threads
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.machine import memory_budget
+from ridgeline.engine.pace import Pace
 from ridgeline.engine.progress import packing_bar
 from ridgeline.engine.request import Limits
 from ridgeline.engine.resolve import Facts, resolve
@@ -26,11 +27,16 @@ from ridgeline.graph.ops import Embed
 from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.models import ModelSpec, load_spec
 from ridgeline.options import Options, Plan
+from ridgeline.planner.cost import GraphCost
+from ridgeline.planner.hardware import assumed
+from ridgeline.planner.predictor import StepPredictor
 from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.state import SchedulerConfig, SchedulerState
 
 # Logits of prompt positions (prompt_logprobs) that one step may hold.
 PROMPT_ROWS_BYTES = 64 << 20
+# Time of a step with prompt tokens over one without, and prompt tokens that a step carries beside an inter-token target out of reach.
+ITL_SLACK, MIN_CHUNK = 2.3, 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +111,15 @@ def make_core(model: LoadedModel, *, prefix_caching: bool | None = None, cascade
     policy: CachePolicy = "radix" if (plan.prefix_caching if prefix_caching is None else prefix_caching) else "off"
     width = max([op.vocab for op in graph.ops if isinstance(op, Embed)], default=model.limits.vocab)
     rows = max(1, min(plan.chunk, PROMPT_ROWS_BYTES // (4 * width)))
-    budget = Budget(max(plan.chunk, plan.max_num_seqs), plan.max_num_seqs, plan.itl_target, prompt_rows=rows)
+    # Beside a target that cannot be kept prompts still advance by MIN_CHUNK; the relative default can always be kept.
+    least = MIN_CHUNK if plan.itl_target is not None else 1
+    budget = Budget(max(plan.chunk, plan.max_num_seqs), plan.max_num_seqs, plan.itl_target, ITL_SLACK, least, prompt_rows=rows)
 
     def make_state() -> SchedulerState:
         return SchedulerState(KvCache(windows, plan.blocks, plan.block_size, policy), config)
 
-    return EngineCore(model.program, make_state, budget, model.limits, cache_key=(plan.path, plan.kv_dtype))
+    pace = None
+    if graph.ops:
+        book = GraphCost(graph, {name: t.nbytes for name, t in model.tensors.items()}, plan.kv_dtype)
+        pace = Pace(StepPredictor(book, assumed(plan.threads, plan.isa)))
+    return EngineCore(model.program, make_state, budget, model.limits, cache_key=(plan.path, plan.kv_dtype), pace=pace)

@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ridgeline.engine.pace import Pace
 from ridgeline.errors import UserError
 from ridgeline.graph.step import Span, Step
 from ridgeline.scheduler.apply import apply, undo
-from ridgeline.scheduler.budget import Budget, Predict
+from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.policy import decide
 from ridgeline.scheduler.state import Request, SchedulerState, StepRecord
 from ridgeline.types import FinishReason
@@ -26,7 +27,7 @@ Event = tuple[float, Request | str]  # (now, a request that arrived, or the id o
 @dataclass(frozen=True, slots=True)
 class StepTrace:
     """One step. tokens: what each draw gave, None when the backend failed; times: seconds at its start, decided, forward done,
-    sampled, applied; usage: per cache group blocks free, cached, in use."""
+    sampled, applied; usage: per cache group blocks free, cached, in use; predicted_s: what `Pace` had expected from decided to sampled."""
 
     record: StepRecord
     step: Step
@@ -34,6 +35,7 @@ class StepTrace:
     finishes: Mapping[int, FinishReason]
     times: tuple[float, float, float, float, float]
     usage: tuple[tuple[int, int, int], ...]
+    predicted_s: float | None = None
 
 
 class Trace:
@@ -96,6 +98,7 @@ def _events(s: StepTrace, before: Iterable[Event], origin: float) -> Iterator[di
         "step": r.number, "rows": step.rows, "spans": len(step.spans), "decodes": r.decodes, "chunk_tokens": r.chunk_tokens,
         "chunk_limit": r.chunk_limit, "copies": len(step.copies), "shared_walks": [asdict(w) for w in step.shared],
         "admitted": r.admitted, "forked": r.forked, "preempted": r.preempted, "ended": r.ended, "failed": s.tokens is None,
+        "predicted_ms": None if s.predicted_s is None else round(s.predicted_s * 1e3, 3),
     }  # fmt: skip
     for name, start, end in zip(_PHASES, s.times[:-1], s.times[1:], strict=True):
         args = facts if name == "forward" else {}
@@ -112,11 +115,12 @@ def _events(s: StepTrace, before: Iterable[Event], origin: float) -> Iterator[di
     yield {"name": "sequences", "ph": "C", "ts": us(s.times[0]), "pid": 1, "args": {"running": r.running, "waiting": r.waiting}}
 
 
-def replay(
-    trace: Trace, state: SchedulerState, budget: Budget, predict: Predict | None = None
-) -> Iterator[tuple[tuple[Span, ...], tuple[Span, ...]]]:
+Spans = tuple[Span, ...]
+
+
+def replay(trace: Trace, state: SchedulerState, budget: Budget, pace: Pace | None = None) -> Iterator[tuple[Spans, Spans]]:
     """Decide every recorded step anew from an empty state: (recorded spans, decided spans). They are equal if nothing but the
-    recorded inputs matters. Only a trace that lost no steps can be replayed."""
+    recorded inputs matters. `state` and `pace` are new; only a trace that lost no steps can be replayed."""
     for recorded, before in trace.steps():
         for now, what in before:
             state.now = now
@@ -125,7 +129,7 @@ def replay(
             else:
                 state.submit(what)
         state.now = recorded.record.now
-        step = decide(state, budget, predict)
+        step = decide(state, budget, pace)
         yield recorded.step.spans, step.spans
         if recorded.tokens is None:
             undo(state, step)
@@ -133,7 +137,10 @@ def replay(
                 if span.seq in state.sequences:
                     state.end(state.sequences[span.seq], "error")
         else:
-            apply(state, step, recorded.tokens, recorded.finishes, recorded.times[3] - recorded.times[1])
+            seconds = recorded.times[3] - recorded.times[1]
+            apply(state, step, recorded.tokens, recorded.finishes, seconds)
+            if pace is not None and step.spans:
+                pace.learn(step, seconds)
         state.take_ended()
 
 

@@ -85,13 +85,14 @@ def chunk_limit(budget: Budget, decodes: list[Span], prefill: Span, times: StepT
     if predict is None:
         allowed = times.chunk(budget.itl_target, budget.itl_slack, budget, most)
     else:
-        allowed = _predicted(budget, decodes, prefill, predict, min(most, prefill.new))
-        allowed = most if allowed >= prefill.new else allowed
+        allowed = _predicted(budget, decodes, prefill, predict, most)
     return min(most, max(allowed, budget.min_chunk))
 
 
 def _predicted(budget: Budget, decodes: list[Span], prefill: Span, predict: Predict, most: int) -> int:
-    """The largest chunk that the prediction allows, by two secant steps: its time is nearly linear in the chunk."""
+    """The largest chunk that the prediction allows, by secant steps: its time is nearly linear in the chunk.
+
+    Several short prompts are reckoned as one long one: what counts is their tokens together."""
 
     def seconds(chunk: int) -> float:
         extra = [Span(prefill.seq, prefill.past, chunk, int(chunk == prefill.new))] if chunk else []
