@@ -165,7 +165,7 @@ class Schedule:
 
     def _play(self, core: EngineCore) -> tuple[list[RequestState], set[str]]:
         rng, asked, aborted = self.rng, list[RequestState](), set[str]()
-        waiting = list(rng.permutation(STOCK)[: int(rng.integers(3, 8))])
+        waiting = list(rng.permutation(STOCK)[: int(rng.integers(3, 8 if self.family in FAMILIES else 5))])
         for _ in range(3000):
             while waiting and (not core.busy or rng.random() < 0.25):
                 request = stock(self.family)[int(waiting.pop())]
