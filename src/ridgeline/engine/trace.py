@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,9 @@ class StepTrace:
 
 
 class Trace:
-    """Mutable: the last `keep` steps. `lost` counts steps that fell out of the ring."""
+    """Mutable: the last `keep` steps, about 4 kB each at 32 sequences. `lost` counts steps that fell out of the ring."""
 
-    def __init__(self, keep: int = 65536) -> None:
+    def __init__(self, keep: int = 16384) -> None:
         self._ring: deque[tuple[StepTrace, tuple[Event, ...]]] = deque(maxlen=keep)
         self._pending: list[Event] = []
         self.lost = 0
@@ -54,7 +54,9 @@ class Trace:
 
     def step(self, step: StepTrace) -> None:
         self.lost += len(self._ring) == self._ring.maxlen
-        self._ring.append((step, tuple(self._pending)))
+        # Block tables would be most of it, and `decide` makes them again.
+        light = replace(step, step=replace(step.step, tables=()))
+        self._ring.append((light, tuple(self._pending)))
         self._pending.clear()
 
     def clear(self) -> None:
