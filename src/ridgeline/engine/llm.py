@@ -29,7 +29,7 @@ class LLM:
 
     def __init__(self, model: str, **options: Any) -> None:
         self.model: LoadedModel = load(make_options(model, options))
-        self.core: EngineCore = make_core(self.model)
+        self.core: EngineCore = make_core(self.model, paced=False)
 
     @classmethod
     def from_options(cls, options: Options) -> LLM:
@@ -38,7 +38,7 @@ class LLM:
     @classmethod
     def from_loaded(cls, model: LoadedModel) -> LLM:
         llm = cls.__new__(cls)
-        llm.model, llm.core = model, make_core(model)
+        llm.model, llm.core = model, make_core(model, paced=False)
         return llm
 
     def generate(self, prompts: Prompt | Many[Prompt], sampling_params: Params = None) -> list[RequestOutput]:

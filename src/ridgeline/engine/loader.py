@@ -101,10 +101,11 @@ def load_cpu(model: OpenModel) -> CpuProgram:
     return program
 
 
-def make_core(model: LoadedModel, *, prefix_caching: bool | None = None, cascade: bool = True) -> EngineCore:
+def make_core(model: LoadedModel, *, prefix_caching: bool | None = None, cascade: bool = True, paced: bool = True) -> EngineCore:
     """An idle engine on a loaded model. One model has one engine at a time: they would write into the same KV blocks.
 
-    prefix_caching: other than the plan says; cascade False walks shared prefixes apart. Both are for comparing, neither changes a word."""
+    prefix_caching: other than the plan says; cascade False walks shared prefixes apart: both are for comparing. paced False: nobody waits
+    for single tokens, so prompts are read as fast as they fit. None of them changes a word."""
     plan, graph = model.plan, model.program.graph
     windows = [group.window for group in cache_groups(graph.caches)]
     config = SchedulerConfig(plan.scheduling_policy, plan.max_model_len, key_segment=KEY_SEGMENT, cascade=cascade)
@@ -113,13 +114,14 @@ def make_core(model: LoadedModel, *, prefix_caching: bool | None = None, cascade
     rows = max(1, min(plan.chunk, PROMPT_ROWS_BYTES // (4 * width)))
     # Beside a target that cannot be kept prompts still advance by MIN_CHUNK; the relative default can always be kept.
     least = MIN_CHUNK if plan.itl_target is not None else 1
-    budget = Budget(max(plan.chunk, plan.max_num_seqs), plan.max_num_seqs, plan.itl_target, ITL_SLACK, least, prompt_rows=rows)
+    target, slack = (plan.itl_target, ITL_SLACK) if paced else (None, None)
+    budget = Budget(max(plan.chunk, plan.max_num_seqs), plan.max_num_seqs, target, slack, least, prompt_rows=rows)
 
     def make_state() -> SchedulerState:
         return SchedulerState(KvCache(windows, plan.blocks, plan.block_size, policy), config)
 
     pace = None
-    if graph.ops:
+    if graph.ops and paced:
         book = GraphCost(graph, {name: t.nbytes for name, t in model.tensors.items()}, plan.kv_dtype)
         pace = Pace(StepPredictor(book, assumed(plan.threads, plan.isa)))
     return EngineCore(model.program, make_state, budget, model.limits, cache_key=(plan.path, plan.kv_dtype), pace=pace)
