@@ -166,8 +166,8 @@ class _Bench:
         self.runs.setdefault(name, []).append(value)
         return value
 
-    def _runner(self, *, reuse: bool = True) -> Runner:
-        self._last = Runner(self.model, reuse=reuse, traced=self.asked.trace is not None)
+    def _runner(self, *, reuse: bool = True, paced: bool = False) -> Runner:
+        self._last = Runner(self.model, reuse=reuse, paced=paced, traced=self.asked.trace is not None)
         return self._last
 
     def write_trace(self, path: str) -> None:
@@ -222,7 +222,7 @@ class _Bench:
         prompt = min(prompt, self.model.plan.max_model_len - 2)
         for i in range(self.asked.repeat):
             long, others = prompts(1, prompt, self.vocab, 300 + i)[0], prompts(running, 64, self.vocab, 400 + i)
-            alone = self._runner()
+            alone = self._runner(paced=True)
             self._note("alone_ttft_s", alone.first_token_s(Job(long, 2)))
             self._arrival_once(long, [Job(p, 2000) for p in others], steady)
         values = {name: median(self.runs[name]) for name in ("steady_itl_s", "p99_itl_s", "ttft_s", "alone_ttft_s")}
@@ -232,7 +232,7 @@ class _Bench:
         )  # fmt: skip
 
     def _arrival_once(self, long: Ids, others: list[Job], steady: int) -> None:
-        runner = self._runner()
+        runner = self._runner(paced=True)
         for job in others:
             runner.submit(job)
         while runner.steps < 4 or runner.core.state.record.decodes < len(others):

@@ -62,11 +62,12 @@ class _Timed:
 
 
 class Runner:
-    """A fresh engine on a loaded model. reuse False: no prefix cache, shared prefixes walked apart."""
+    """A fresh engine on a loaded model. reuse False: no prefix cache, shared prefixes walked apart. paced: as a server, which keeps an
+    inter-token time; otherwise prompts are read as fast as they fit."""
 
-    def __init__(self, model: LoadedModel, *, reuse: bool = True, traced: bool = False) -> None:
+    def __init__(self, model: LoadedModel, *, reuse: bool = True, paced: bool = False, traced: bool = False) -> None:
         self.model = model
-        self.core = make_core(model, prefix_caching=reuse, cascade=reuse)
+        self.core = make_core(model, prefix_caching=reuse, cascade=reuse, paced=paced)
         self._timed = _Timed(model.program)
         self.core.program = self._timed
         self.core.trace = Trace() if traced else None
