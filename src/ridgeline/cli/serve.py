@@ -14,6 +14,8 @@ from ridgeline.cli.foreign import sort_out
 from ridgeline.cli.output import note, size
 from ridgeline.cli.serve_options import ServeOptions, serve_options
 
+_WARM_AFTER_S = 3.0
+
 if TYPE_CHECKING:
     from ridgeline.engine.loader import LoadedModel
     from ridgeline.server.state import State
@@ -117,7 +119,17 @@ def _state(options: ServeOptions, model: LoadedModel, template: str | None) -> S
 
 def _ready(options: ServeOptions, model: LoadedModel, state: State, port: int) -> None:
     _announce(options, model, state, port)
-    state.workers.submit(state.served.manner.grammars.warm)  # or the first schema would wait for it
+    asyncio.get_running_loop().call_later(_WARM_AFTER_S, _warm, state)
+
+
+def _warm(state: State) -> None:
+    """What the first schema would wait for, done in a quiet moment."""
+    if state.draining:
+        return
+    if state.pending:
+        asyncio.get_running_loop().call_later(_WARM_AFTER_S, _warm, state)
+    else:
+        state.workers.submit(state.served.manner.grammars.warm)
 
 
 def _announce(options: ServeOptions, model: LoadedModel, state: State, port: int) -> None:
