@@ -47,10 +47,8 @@ def test_it_knows_paris(client: Any) -> None:
 
 
 def test_a_schema(client: Any) -> None:
-    schema = {
-        "type": "object", "properties": {"city": {"type": "string", "maxLength": 20}, "population": {"type": "integer", "minimum": 0, "maximum": 99}},
-        "required": ["city", "population"], "additionalProperties": False,
-    }  # fmt: skip
+    properties = {"city": {"type": "string", "maxLength": 20}, "population": {"type": "integer", "minimum": 0, "maximum": 99}}
+    schema = {"type": "object", "properties": properties, "required": ["city", "population"], "additionalProperties": False}
     form: Any = {"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}}
     reply = client.chat.completions.create(model="smollm2", messages=ASK, response_format=form, temperature=0, max_tokens=200)
     assert reply.choices[0].finish_reason == "stop" and set(json.loads(reply.choices[0].message.content)) == {"city", "population"}
