@@ -34,31 +34,27 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf", **{"llama.context_length": 4096}))
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 class Process:
     """A running server and what it has said on stderr so far."""
 
     def __init__(self, *arguments: str) -> None:
-        self.port = free_port()
+        self.port = 0
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        command = [*RIDGELINE, "serve", *arguments, "--port", str(self.port), "--threads", "1", "--kv-cache-memory-bytes", "8MiB"]
+        command = [*RIDGELINE, "serve", *arguments, "--port", "0", "--threads", "1", "--kv-cache-memory-bytes", "8MiB"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
         self.said = ""
         self.ready = threading.Event()
         threading.Thread(target=self._listen, daemon=True).start()
-        assert self.ready.wait(60), self.said
+        assert self.ready.wait(100) and self.port, self.said
 
     def _listen(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.said += line
             if line.startswith("ready"):
+                self.port = int(line.split("http://")[1].split()[0].rpartition(":")[2])
                 self.ready.set()
+        self.ready.set()  # it ended, perhaps before it was ready
 
     def post(self, path: str, body: Any, timeout: float = 30) -> bytes:
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode())
