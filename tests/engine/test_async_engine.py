@@ -92,7 +92,7 @@ def test_refusals_come_before_anything_is_queued() -> None:
         assert whole([news async for news in held]) == expected([1, 2], GREEDY)
         assert engine.metrics.counts["requests"] == 1
 
-    with_engine(work)
+    with_engine(work, logits=slow(0.02))
 
 
 def test_a_full_queue_refuses() -> None:
@@ -105,7 +105,7 @@ def test_a_full_queue_refuses() -> None:
             assert whole([news async for news in stream]) == expected([i], GREEDY)
         assert len(await collect(engine, engine.ask([9], GREEDY))) > 0
 
-    with_engine(work)
+    with_engine(work, logits=slow(0.02))
 
 
 def slow(seconds: float) -> Any:
