@@ -8,6 +8,7 @@ import typer
 
 import ridgeline.cli.args as args
 import ridgeline.cli.planning as planning
+from ridgeline.cli.bench_command import bench
 from ridgeline.cli.serve_command import serve
 
 app = typer.Typer(
@@ -182,110 +183,5 @@ planning.register(app)
 
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(serve)
 
-bench = typer.Typer(rich_markup_mode=None, help="Measure this machine and this engine.", no_args_is_help=False)
+
 app.add_typer(bench, name="bench")
-
-
-@bench.callback(invoke_without_command=True)
-def bench_top(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-@bench.command("micro")
-def bench_micro(
-    model: args.Model,
-    prompt: Annotated[int, typer.Option(parser=args.count("--prompt"), metavar="N", help="Tokens of the prompt.")] = 512,
-    gen: Annotated[int, typer.Option(parser=args.count("--gen"), metavar="N", help="Tokens to generate.")] = 128,
-    repeat: Annotated[int, typer.Option(parser=args.count("--repeat"), metavar="N", help="Runs; medians are reported.")] = 5,
-    ops: Annotated[bool, typer.Option("--ops", help="Time, bytes and FLOPs of every kind of op.")] = False,
-    against: Annotated[str | None, typer.Option(metavar="BINARY", help="A llama-bench to run in turns; ratios are printed.")] = None,
-    json: args.Json = False,
-    threads: args.Threads = None,
-    kv_cache_dtype: args.KvCacheDtype = "auto",
-    block_size: args.BlockSize = 16,
-    isa: args.Isa = "auto",
-) -> None:
-    """Prompt and generation speed of one sequence beside the machine's measured ceilings and the roofline's prediction.
-
-    \b
-    Examples:
-      ridgeline bench micro smollm2
-      ridgeline bench micro smollm2 --prompt 512 --gen 128 --threads 2 --repeat 5 --json
-      ridgeline bench micro ./model.gguf --against ~/llama.cpp/build/bin/llama-bench
-    """
-    from ridgeline.cli.bench import micro
-
-    options = args.load_options(
-        model, max_model_len=max(1, prompt + gen), threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size,
-        backend="cpu", isa=isa,
-    )  # fmt: skip
-    micro(options, prompt=prompt, gen=gen, repeat=repeat, ops=ops, against=against, as_json=json)
-
-
-@bench.command("engine")
-def bench_engine(
-    model: args.Model,
-    scenario: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="decode, branch, arrival, overhead; several times. Default: all.")
-    ] = None,
-    seqs: Annotated[int, typer.Option(parser=args.count("--seqs"), metavar="N", help="Sequences at once.")] = 32,
-    prompt: Annotated[int, typer.Option(parser=args.count("--prompt"), metavar="N", help="Tokens of each prompt.")] = 128,
-    gen: Annotated[int, typer.Option(parser=args.count("--gen"), metavar="N", help="Tokens of each answer.")] = 128,
-    repeat: Annotated[int, typer.Option(parser=args.count("--repeat"), metavar="N", help="Runs; medians are reported.")] = 3,
-    against: Annotated[str | None, typer.Option(metavar="BINARY", help="A llama-batched-bench to run in turns; ratio is printed.")] = None,
-    against_model: Annotated[str | None, typer.Option(metavar="FILE", help="What the peer runs. Default: the same file.")] = None,
-    trace: Annotated[str | None, typer.Option(metavar="FILE", help="Write the last run's steps as Perfetto/Chrome JSON.")] = None,
-    json: args.Json = False,
-    threads: args.Threads = None,
-    kv_cache_dtype: args.KvCacheDtype = "auto",
-    block_size: args.BlockSize = 16,
-    isa: args.Isa = "auto",
-) -> None:
-    """Many sequences in one process: decoding, agents with a shared prefix, a long prompt among answers, overhead per step.
-
-    \b
-    Examples:
-      ridgeline bench engine smollm2
-      ridgeline bench engine smollm2 --scenario decode --against ~/llama.cpp/build/bin/llama-batched-bench
-      ridgeline bench engine smollm2 --scenario branch --trace branch.json --json
-    """
-    from ridgeline.bench.engine import SCENARIOS, EngineBenchOptions
-    from ridgeline.cli.bench import engine
-
-    options = args.load_options(
-        model, max_model_len=None, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu", isa=isa,
-        max_num_seqs=max(seqs, 32),
-    )  # fmt: skip
-    asked = EngineBenchOptions(
-        options, tuple(scenario or SCENARIOS), seqs, prompt, gen, repeat, against, against_model, trace  # type: ignore[arg-type]
-    )  # fmt: skip
-    engine(asked, as_json=json)
-
-
-@bench.command("accuracy")
-def bench_accuracy(
-    model: args.Model,
-    text: Annotated[str | None, typer.Option(metavar="FILE", help="UTF-8 text to walk. Default: this program's own sources.")] = None,
-    positions: Annotated[int, typer.Option(parser=args.count("--positions"), metavar="N", help="Positions compared.")] = 2000,
-    window: Annotated[int, typer.Option(parser=args.count("--window"), metavar="N", help="Tokens per fresh context.")] = 2048,
-    json: args.Json = False,
-    threads: args.Threads = None,
-    block_size: args.BlockSize = 16,
-    isa: args.Isa = "auto",
-) -> None:
-    """How far the CPU backend's next-token distributions lie from the reference's: KL divergence, top-1, perplexity, per KV dtype.
-
-    \b
-    Examples:
-      ridgeline bench accuracy smollm2
-      ridgeline bench accuracy gemma3-270m --text /usr/share/common-licenses/GPL-3 --positions 2k --json
-    """
-    from pathlib import Path
-
-    from ridgeline.cli.bench import accuracy
-
-    options = args.load_options(
-        model, max_model_len=max(1, window), threads=threads, kv_cache_dtype="auto", block_size=block_size, backend="cpu", isa=isa
-    )
-    accuracy(options, text=None if text is None else Path(text), positions=positions, window=window, as_json=json)
