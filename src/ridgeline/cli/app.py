@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import ridgeline.cli.args as args
+import ridgeline.cli.batch_command as batch_command
 import ridgeline.cli.planning as planning
 from ridgeline.cli.bench_command import bench
 from ridgeline.cli.serve_command import serve
@@ -180,6 +181,7 @@ def pull(model: args.Model, json: args.Json = False) -> None:
 
 
 planning.register(app)
+batch_command.register(app)
 
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(serve)
 
