@@ -26,6 +26,8 @@ def admit(state: SchedulerState, draft: Draft) -> None:
         hit = hits.get(seq.id) or _lookup(state, seq)
         if _worth_waiting(state, seq, hit) or draft.chunk_of(seq) <= 0:
             break
+        if _owes_rows(seq) and draft.rows_left <= 0:  # a hit on all it has scored would leave it nothing to compute
+            break
         chosen = _affordable(state, seq, hit, spare)
         if chosen is None:
             break

@@ -15,11 +15,12 @@ def _owes_rows(seq: Sequence) -> bool:
 
 
 class Draft:
-    """Collects spans in order. chunk_left: prompt tokens that the step may still take; rows_left: logits rows of prompt positions."""
+    """Collects spans in order. chunk_left: prompt tokens that the step may still take; rows_left: logits rows beyond one a sequence."""
 
     def __init__(self, state: SchedulerState, budget: Budget, chunk_limit: int) -> None:
         self.budget = budget
         self.chunk_left = chunk_limit
+        self._draft_left = budget.tokens - sum(1 for s in state.running if s.known - s.computed == 1)
         self.rows_left = budget.tokens if budget.prompt_rows is None else budget.prompt_rows
         self.finished_prompts: list[Sequence] = []
         self._state = state
@@ -31,10 +32,16 @@ class Draft:
         """Tokens that a sequence may compute in this step, blocks apart. A decode always may."""
         rest = seq.known - seq.computed
         if rest == 1 and seq.status == "running" and seq.admitted_step != self._state.steps:
-            return 1
+            return 1 + self._drafts_of(seq)
         if _owes_rows(seq):
             rest = min(rest, max(0, seq.scored - seq.computed) + self.rows_left)
         return min(rest, self.chunk_left, self.budget.max_chunk or rest, seq.request.max_chunk or rest)
+
+    def _drafts_of(self, seq: Sequence) -> int:
+        """Drafts that a decode may carry: none past its end, and no blocks beyond those that `admit` counts as its own."""
+        if not seq.drafted:
+            return 0
+        return max(0, min(seq.drafted, seq.cap - 1 - seq.known, self._state.kv.block_size, self._draft_left, self.rows_left))
 
     def add(self, seq: Sequence, new: int) -> None:
         """One span of a sequence whose table has room for it."""
@@ -42,7 +49,7 @@ class Draft:
         end = past + new
         record = self._state.record
         decode = seq.known - past == 1 and seq.admitted_step != self._state.steps
-        want = int(end == seq.known)
+        want = max(0, end + 1 - max(seq.known, past + 1))
         if _owes_rows(seq):
             want = max(want, end - max(past, seq.scored))
             self.rows_left -= want
@@ -51,13 +58,26 @@ class Draft:
         self._rows += want
         if decode:
             record.decodes += 1
+            self._add_drafts(seq, new - 1)
         else:
             record.chunk_tokens += new
             self.chunk_left -= new
-        if end == seq.known:
-            record.draws.append(Draw(self._rows - 1, seq.id))
+            self._draft_left -= new
+        if end >= seq.known:
+            first = self._rows - 1 - seq.drafted
+            record.draws += [Draw(first + ahead, seq.id, ahead) for ahead in range(1 + seq.drafted)]
             if seq.request.n > 1 and seq.generated == 0:
                 self.finished_prompts.append(seq)
+
+    def _add_drafts(self, seq: Sequence, count: int) -> None:
+        seq.drafted = count
+        if count:
+            record = self._state.record
+            record.draft_tokens += count
+            record.drafts.append((seq.id, tuple(seq.drafts.tolist())))
+            self.rows_left -= count
+            self._draft_left -= count
+            self.chunk_left = min(self.chunk_left, self._draft_left)
 
     def draw_from(self, leader: Sequence, seq: Sequence) -> None:
         """A forked sibling samples from the row of its leader."""
@@ -69,7 +89,7 @@ class Draft:
         tokens = np.empty(sum(s.new for s in self._spans), np.int32)
         at = 0
         for span, seq in zip(self._spans, self._seqs, strict=True):
-            tokens[at : at + span.new] = seq.tokens[span.past : span.past + span.new]
+            tokens[at : at + span.new] = seq.ahead(seq.drafted)[span.past : span.past + span.new]
             at += span.new
         held = [seq.table for seq in self._seqs if seq.table is not None]
         tables = tuple(tuple(table.array(g) for table in held) for g in range(len(kv.windows)))

@@ -34,7 +34,7 @@ def decide(state: SchedulerState, budget: Budget, predict: Predict | None = None
 
 
 def _chunk_limit(state: SchedulerState, budget: Budget, predict: Predict | None) -> int:
-    decodes = [Span(s.id, s.computed, 1, 1) for s in state.running if s.known - s.computed == 1]
+    decodes = [Span(s.id, s.computed, 1 + s.drafted, 1 + s.drafted) for s in state.running if s.known - s.computed == 1]
     behind = next((s for s in state.running if s.known - s.computed > 1), None)
     if behind is None and state.waiting and len(state.running) < budget.sequences:
         behind = state.waiting[0]

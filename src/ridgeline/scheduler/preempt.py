@@ -14,6 +14,7 @@ def preempt(state: SchedulerState, seq: Sequence, *, forced: bool = False) -> No
     Only preemptions by lack of room, not `forced` ones, raise the margin that it must find to return (`admit`)."""
     state.stop(seq)
     state.release(seq, keep=True)
+    seq.drafted = 0
     seq.preemptions += not forced
     state.enqueue(seq)
     state.record.preempted.append(seq.id)

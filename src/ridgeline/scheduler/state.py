@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +22,8 @@ from ridgeline.types import CacheReport, FinishReason
 Policy = Literal["fcfs", "priority", "lpm"]
 Status = Literal["waiting", "running", "ended"]
 Key = tuple[float, int, int]
+Tokens = Many[int] | Int32Array
+UNDRAWN = -2  # in place of a token: a draft before it was not what the target drew, or the sequence had ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +79,12 @@ class Sequence:
     """One continuation. Computed tokens chase known tokens; `table` exists while it runs.
 
     known: tokens in `tokens`; computed: of these, in the cache; cap: `known` at which it ends with "length"; scored: prompt positions
-    whose logits were already handed out. A decode is a sequence with known - computed == 1.
+    whose logits were already handed out. A decode is a sequence with known - computed == 1; it may carry `drafted` guesses behind its
+    known tokens, for one step.
     """
 
     __slots__ = (
-        "_buffer", "admitted_step", "cap", "computed", "finish", "id", "index", "key", "known", "overtaken", "preemptions",
+        "_buffer", "admitted_step", "cap", "computed", "drafted", "finish", "id", "index", "key", "known", "overtaken", "preemptions",
         "report", "request", "scored", "status", "table",
     )  # fmt: skip
 
@@ -93,6 +97,7 @@ class Sequence:
         self._buffer = request.prompt
         self.known = len(request.prompt)
         self.computed = 0
+        self.drafted = 0
         self.scored = 0
         self.status: Status = "waiting"
         self.table: Table | None = None
@@ -115,21 +120,43 @@ class Sequence:
         """int32 [known]: prompt and generated ids."""
         return self._buffer[: self.known]
 
+    @property
+    def drafts(self) -> Int32Array:
+        """int32 [drafted]: guesses of what follows the known tokens."""
+        return self._buffer[self.known : self.known + self.drafted]
+
+    def ahead(self, drafts: int) -> Int32Array:
+        """int32 [known + drafts]: the known tokens and the first of the guesses."""
+        return self._buffer[: self.known + drafts]
+
+    def guess(self, tokens: Tokens) -> None:
+        """Guesses for the next step, in place of older ones."""
+        self.drafted = len(tokens)
+        if self.drafted:
+            self._reserve(self.drafted)
+            self._buffer[self.known : self.known + self.drafted] = tokens
+
     def append(self, token: int) -> None:
-        if self.known == len(self._buffer):
-            grown = np.empty(max(16, self.known + (self.known >> 1)), np.int32)
-            grown[: self.known] = self._buffer
-            self._buffer = grown
+        self._reserve(1)
         self._buffer[self.known] = token
         self.known += 1
+
+    def _reserve(self, more: int) -> None:
+        if self.known + more > len(self._buffer):
+            grown = np.empty(max(16, self.known + more + (self.known >> 1)), np.int32)
+            grown[: self.known] = self._buffer[: self.known]
+            self._buffer = grown
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One token to sample: from row `row` of the step's logits, for sequence `seq`. A fork of a prompt draws from its leader's row."""
+    """One token to sample: from row `row` of the step's logits, for sequence `seq`, after `ahead` of its drafts.
+
+    A fork of a prompt draws from its leader's row."""
 
     row: int
     seq: int
+    ahead: int = 0
 
 
 @dataclass(slots=True)
@@ -144,8 +171,10 @@ class StepRecord:
     preempted: list[int] = field(default_factory=list)
     ended: list[tuple[int, FinishReason]] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
+    drafts: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)  # (sequence, guesses in the step)
     chunk_limit: int = 0
     decodes: int = 0
+    draft_tokens: int = 0
     chunk_tokens: int = 0
     waiting: int = 0
     running: int = 0
