@@ -9,9 +9,10 @@ import pytest
 from tests.engine.fakes import EOS, VOCAB, FakeProgram, hashed_logits
 from tests.engine.running import alone, make_core, run, submit
 
-from ridgeline.engine.masks import Mask, mask_of
+from ridgeline.engine.masks import mask_of
 from ridgeline.errors import InternalError
 from ridgeline.graph.step import Step
+from ridgeline.sampling.guide import Mask
 from ridgeline.sampling.plan import Sampled, SamplePlan
 from ridgeline.types import SamplingParams
 
@@ -75,6 +76,8 @@ def test_a_sampler_fault_ends_its_row_alone() -> None:
 class Letters:
     """A grammar of `count` ids out of `allowed`."""
 
+    confines, done = True, False
+
     def __init__(self, allowed: list[int], count: int, fail_at: int = -1) -> None:
         self.allowed_ids, self.count, self.fail_at, self.seen = allowed, count, fail_at, list[int]()
 
@@ -87,6 +90,9 @@ class Letters:
         assert token in self.allowed_ids
         self.seen.append(token)
         return len(self.seen) == self.count
+
+    def rollback(self, count: int) -> None:
+        del self.seen[len(self.seen) - count :]
 
 
 def test_a_grammar_masks_each_choice_and_ends_it() -> None:

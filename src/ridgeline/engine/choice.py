@@ -9,6 +9,7 @@ import numpy as np
 
 from ridgeline.engine.masks import Bans
 from ridgeline.errors import InternalError
+from ridgeline.sampling.guide import GuideState
 from ridgeline.sampling.plan import SampleRow, TopLogprobs
 from ridgeline.scheduler.state import Sequence
 from ridgeline.text.stream import TextStream
@@ -18,12 +19,13 @@ from ridgeline.types import CompletionOutput, FinishReason, RequestTimes, Sampli
 class Choice:
     """Mutable state of choice `index` of one request. `sequence` is what the scheduler moves; its tokens are the penalties' counts.
 
-    token_ids: all generated ids; delta, new_ids: what the last step added; stop_ids end it; times are the request's.
+    token_ids: all generated ids; delta, new_ids: what the last step added; times are the request's.
+    stop_ids and stop strings end it; while a grammar confines it, only that says where it ends (`eos_ids`: the model's way to say so).
     """
 
     __slots__ = (
-        "_bans", "_bias", "_counts", "delta", "finish", "index", "last_at", "logprob_sum", "logprobs", "new_ids", "new_logprobs", "out",
-        "params", "request_id", "seed", "sequence", "stop_ids", "stop_reason", "times", "token_ids",
+        "_bans", "_bias", "_counts", "delta", "eos_ids", "finish", "index", "last_at", "logprob_sum", "logprobs", "new_ids", "new_logprobs",
+        "out", "params", "request_id", "seed", "sequence", "stop_ids", "stop_reason", "times", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -33,12 +35,13 @@ class Choice:
         params: SamplingParams,
         seed: int,
         stop_ids: frozenset[int],
+        eos_ids: frozenset[int],
         bans: Bans,
         out: TextStream | None,
         times: RequestTimes,
     ) -> None:
         self.request_id, self.index, self.params, self.seed = request_id, index, params, seed
-        self.stop_ids, self.out, self.times = stop_ids, out, times
+        self.stop_ids, self.eos_ids, self.out, self.times = stop_ids, eos_ids, out, times
         self.sequence: Sequence | None = None
         self.token_ids: list[int] = []
         self.delta = ""
@@ -59,6 +62,11 @@ class Choice:
     @property
     def text(self) -> str:
         return self.out.text if self.out is not None else ""
+
+    @property
+    def grammar(self) -> GuideState | None:
+        """What binds its next token, if anything does."""
+        return self._bans.grammar
 
     @property
     def prompt_len(self) -> int:
@@ -102,12 +110,13 @@ class Choice:
             self.new_logprobs = [listed]
             self.logprob_sum += logprob
         made, least, seq = len(self.token_ids), self.params.min_tokens, self._moved()
+        confined = self._bans.confined
         complete = self._bans.accept(token)
-        if token in self.stop_ids and made > least:
+        if (complete and token in self.eos_ids) if confined else (token in self.stop_ids and made > least):
             self.delta = ""
             self._end("stop", token if token in self.params.stop_token_ids else None)
             return
-        self.delta = "" if self.out is None else self.out.push(token, may_stop=made >= least)
+        self.delta = "" if self.out is None else self.out.push(token, may_stop=made >= least and not confined)
         if self.out is not None and self.out.matched is not None:
             self._end("stop", self.out.matched)
         elif complete:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ridgeline.engine.choice import Choice
-from ridgeline.engine.masks import Bans, TokenMask
+from ridgeline.engine.masks import Bans
 from ridgeline.engine.words import TextSource
 from ridgeline.errors import ContextLengthError, UserError
+from ridgeline.sampling.guide import GuideState
 from ridgeline.types import CacheReport, CompletionOutput, RequestOutput, RequestTimes, SamplingParams
 
 PromptLogprobs = list[dict[int, float] | None]
@@ -35,7 +36,8 @@ class EngineRequest:
 
     priority: lower is served first (scheduling policy "priority"). cache_salt and tenant: prefixes are shared only within the same ones.
     cache_rank, cache_ttl_s: soft priority and seconds for which its prefix stays cached. timeout_s: seconds after which it is aborted.
-    grammar: makes the mask of one choice; called once for each.
+    grammar: makes the state of one choice; called once for each. While it `confines`, stop strings and stop_token_ids are not looked for,
+    so that what ends with "stop" is whole.
     """
 
     id: str
@@ -48,7 +50,7 @@ class EngineRequest:
     cache_rank: int = 0
     cache_ttl_s: float = 0.0
     timeout_s: float | None = None
-    grammar: Callable[[], TokenMask] | None = None
+    grammar: Callable[[], GuideState] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -100,9 +102,10 @@ def prepare(request: EngineRequest, limits: Limits, text: TextSource) -> Request
     def choice(index: int) -> Choice:
         grammar = None if request.grammar is None else request.grammar()
         bans = Bans(
-            limits.vocab, allowed=p.allowed_token_ids, end_ids=end_ids, min_tokens=p.min_tokens, bad_words=bad_words, grammar=grammar
-        )
-        return Choice(request.id, index, p, seed, stop_ids, bans, text.out(p) if p.detokenize else None, times)
+            limits.vocab, allowed=p.allowed_token_ids, end_ids=end_ids, eos_ids=limits.stop_ids, min_tokens=p.min_tokens,
+            bad_words=bad_words, grammar=grammar,
+        )  # fmt: skip
+        return Choice(request.id, index, p, seed, stop_ids, limits.stop_ids, bans, text.out(p) if p.detokenize else None, times)
 
     rows: PromptLogprobs | None = None if p.prompt_logprobs is None else [None]
     return RequestState(request, [int(i) for i in request.prompt_ids], [choice(i) for i in range(p.n)], times, p.n, rows)

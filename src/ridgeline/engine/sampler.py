@@ -16,7 +16,7 @@ from ridgeline.engine.choice import Choice
 from ridgeline.engine.request import RequestState
 from ridgeline.graph.step import Step
 from ridgeline.sampling.plan import Sampled, SamplePlan, SampleRow, TopLogprobs
-from ridgeline.scheduler.state import SchedulerState
+from ridgeline.scheduler.state import UNDRAWN, Draw, SchedulerState
 from ridgeline.types import FinishReason
 
 NOT_FINITE = "the logits hold NaN or infinity, or no token is allowed"
@@ -24,13 +24,15 @@ NOT_FINITE = "the logits hold NaN or infinity, or no token is allowed"
 
 @dataclass(slots=True)
 class StepResult:
-    """tokens: one per `state.draws`, -1 for a choice that failed; finishes: by sequence id; choices: those that drew, in that order;
-    gaps: seconds between each one's last two tokens; since the arrival, negative, for a request's first; None for another sample's."""
+    """tokens: one per `state.draws`, -1 for a choice that failed, UNDRAWN behind a draft that was not what was drawn; finishes: by sequence
+    id; choices: those that drew, in that order; gaps: one per token, seconds since the token before; since the arrival, negative, for a
+    request's first; None for another sample's, and for what came with the token before. accepted: drafts, by sequence id."""
 
     tokens: list[int]
     finishes: dict[int, FinishReason] = field(default_factory=dict)
     choices: list[Choice] = field(default_factory=list)
     gaps: list[float | None] = field(default_factory=list)
+    accepted: dict[int, int] = field(default_factory=dict)
 
 
 def _gap(choice: Choice, now: float) -> float | None:
@@ -50,35 +52,48 @@ def sample_step(
 ) -> StepResult:
     """Sample what the step's logits are for. `now`: seconds, for the times of the tokens."""
     draws = state.draws
-    result = StepResult([-1] * len(draws))
-    rows, owners = list[SampleRow](), list[tuple[int, int, Choice]]()
+    result = StepResult([UNDRAWN] * len(draws))
+    rows, owners, broken = list[SampleRow](), list[tuple[int, Draw, Choice]](), set[int]()
     for i, draw in enumerate(draws):
         choice = choices[draw.seq]
-        result.choices.append(choice)
         try:
-            rows.append(choice.row(draw.row))
-            owners.append((i, draw.seq, choice))
+            if draw.seq not in broken:
+                rows.append(choice.row(draw.row, draw.ahead))
+                owners.append((i, draw, choice))
         except Exception as fault:  # a grammar's
-            _fail(result, draw.seq, choice, f"{type(fault).__name__}: {fault}")
+            _fail(result, i, draw, choice, f"{type(fault).__name__}: {fault}")
+            broken.add(draw.seq)
+        if draw.ahead == 0:
+            result.choices.append(choice)
     owed = _prompt_rows(step, state, choices, requests, rows)
     if not rows:
         return result
     drawn = _draw(program, rows, vocab)
     tokens, failed, logprobs = drawn.tokens.tolist(), drawn.failed.tolist(), drawn.logprobs.tolist()
-    for j, (i, seq_id, choice) in enumerate(owners):
-        if failed[j]:
-            _fail(result, seq_id, choice, NOT_FINITE)
+    over = broken  # sequences that take no more tokens of this step
+    for j, (i, draw, choice) in enumerate(owners):
+        if draw.seq in over:
             continue
-        gap = _gap(choice, now)
+        over.add(draw.seq)
+        if failed[j]:
+            _fail(result, i, draw, choice, NOT_FINITE)
+            continue
+        gap = _gap(choice, now) if draw.ahead == 0 else None
         try:
-            choice.accept(tokens[j], logprobs[j], drawn.top[j], now)
+            choice.accept(tokens[j], logprobs[j], drawn.top[j], now, more=draw.ahead > 0)
         except Exception as fault:  # a grammar's, or the detokenizer's
-            _fail(result, seq_id, choice, f"{type(fault).__name__}: {fault}")
+            _fail(result, i, draw, choice, f"{type(fault).__name__}: {fault}")
             continue
         result.tokens[i] = tokens[j]
         result.gaps.append(gap)
+        drafts = state.sequences[draw.seq].drafts
+        if draw.ahead < len(drafts):
+            hit = tokens[j] == drafts[draw.ahead]
+            result.accepted[draw.seq] = draw.ahead + hit
+            if hit and choice.finish is None:
+                over.remove(draw.seq)
         if choice.finish is not None:
-            result.finishes[seq_id] = choice.finish
+            result.finishes[draw.seq] = choice.finish
     at = len(owners)
     for asked, count in owed:
         _give_prompt(state, asked, failed[at : at + count], tokens[at : at + count], logprobs[at : at + count], drawn.top[at : at + count])
@@ -86,9 +101,13 @@ def sample_step(
     return result
 
 
-def _fail(result: StepResult, seq_id: int, choice: Choice, why: str) -> None:
+def _fail(result: StepResult, i: int, draw: Draw, choice: Choice, why: str) -> None:
+    """End a choice; but behind accepted drafts, which are good, leave it to the next step to fail at the same place."""
+    if draw.ahead and len(choice.new_ids) == draw.ahead:
+        return
     choice.close("error", why)
-    result.finishes[seq_id] = "error"
+    result.tokens[i] = -1
+    result.finishes[draw.seq] = "error"
 
 
 def _draw(program: Program, rows: list[SampleRow], vocab: int) -> Sampled:

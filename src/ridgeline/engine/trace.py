@@ -144,5 +144,3 @@ def replay(trace: Trace, state: SchedulerState, budget: Budget, pace: Pace | Non
             if pace is not None and step.spans:
                 pace.learn(step, seconds)
         state.take_ended()
-
-
