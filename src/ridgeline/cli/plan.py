@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,76 +11,43 @@ from ridgeline.errors import UserError
 from ridgeline.planner.catalog import find_model, models
 from ridgeline.planner.explain import explain
 from ridgeline.planner.facts import ModelFacts
-from ridgeline.planner.formats import WeightFormat, kv_format_named, native_format, weight_format
-from ridgeline.planner.hardware import MATH_TYPES, Device, devices, find_device, workshop_devices
-from ridgeline.planner.load import Traffic
+from ridgeline.planner.hardware import Device, find_device
 from ridgeline.planner.local import local_facts
-from ridgeline.planner.parallel import Layout
-from ridgeline.planner.presets import Preset, preset
-from ridgeline.planner.price import rounded
-from ridgeline.planner.report import Asked, plan_document
-from ridgeline.planner.search import Goal, Option, search, ways
-from ridgeline.planner.setup import Overhead, Setup, host_device
+from ridgeline.planner.presets import Preset
+from ridgeline.planner.question import (
+    Question,
+    asked_of,
+    check,
+    goal_of,
+    options_of,
+    preset_of,
+    search_document,
+    setup_for,
+    table_of,
+)
+from ridgeline.planner.report import plan_document
+from ridgeline.planner.search import Goal, Option
+from ridgeline.planner.setup import Setup, host_device
 from ridgeline.planner.tables import folded
 
-MAX_TOKENS = 1 << 30
 SHOWN = 110
 
 
-@dataclass(frozen=True)
-class PlanArgs:
-    """What was typed, parsed; None where nothing was. bytes, bytes/s, seconds, tokens."""
-
-    model: str
-    device: str | None = None
-    this_host: bool = False
-    search: bool = False
-    workshop: bool = False
-    hardware_file: Path | None = None
-    preset: str | None = None
-    context: int | None = None
-    output: int | None = None
-    users: int | None = None
-    batch: int | None = None
-    rate: float | None = None
-    cached: int = 0
-    ttft: float | None = None
-    itl: float | None = None
-    price: Decimal | None = None
-    utilization: Decimal = Decimal(1)
-    weight_dtype: str | None = None
-    kv_dtype: str | None = None
-    kv_heads: int | None = None
-    weights_bytes: float | None = None
-    bandwidth: float | None = None
-    memory: float | None = None
-    overhead: tuple[float, float] | None = None
-    math: str | None = None
-    tp: int = 1
-    pp: int = 1
-    replicas: int = 1
-    threads: int | None = None
-    ideal: bool = False
-    ignore_window: bool = False
-    explain: bool = False
-
-
-def plan(args: PlanArgs, *, as_json: bool) -> None:
+def plan(args: Question, *, as_json: bool) -> None:
     """Raises `UserError` for an unknown name, a size that cannot be, or a combination that means nothing."""
-    _check(args)
-    chosen = preset(args.preset) if args.preset is not None else None
-    goal = _goal(args, chosen)
+    check(args)
+    chosen = preset_of(args)
+    goal = goal_of(args, chosen)
     setup = setup_of(args)
     facts = setup.facts
     if args.search or (args.device is None and not args.this_host):
-        found = _searched(args, setup, goal, chosen)
+        found = options_of(args, setup, goal, chosen)
         if as_json:
-            print_json(_search_document(facts, goal, found))
+            print_json(search_document(facts, goal, found))
         else:
             _print_search(facts, goal, found, chosen)
         return
-    asked = Asked(goal, args.output or (chosen.output if chosen else 256))
-    document = plan_document(setup, asked)
+    document = plan_document(setup, asked_of(args, chosen))
     if args.explain:
         document["explain"] = [str(line) for line in explain(setup.deployment(), document["batch"], goal.context)]
     if args.kv_heads is not None:
@@ -93,10 +58,10 @@ def plan(args: PlanArgs, *, as_json: bool) -> None:
         _print_plan(document)
 
 
-def setup_of(args: PlanArgs) -> Setup:
+def setup_of(args: Question) -> Setup:
     """The model, the device (the first of the table when none is named) and everything that was said about them."""
     facts = model_facts(args.model, args.kv_heads)
-    setup = _setup(args, facts.without_windows() if args.ignore_window else facts, _device(args))
+    setup = setup_for(args, facts.without_windows() if args.ignore_window else facts, _device(args))
     if not args.this_host:
         return setup
     from ridgeline.backends.cpu import default_threads
@@ -104,24 +69,6 @@ def setup_of(args: PlanArgs) -> Setup:
     from ridgeline.bench.calibrate import load_calibration
 
     return setup.change(calibration=load_calibration(args.threads or default_threads(), choose_isa(None)))
-
-
-def _check(args: PlanArgs) -> None:
-    given = [name for name in ("users", "batch", "rate") if getattr(args, name) is not None]
-    if len(given) > 1:
-        both = " and ".join(f"--{n}" for n in given)
-        raise UserError(f"{both} say different things about the load", field=f"--{given[0]}", value=both, remedy="give one of them")
-    if args.device is not None and args.this_host:
-        raise UserError("--device and --this-host exclude each other", field="--device", value=args.device, remedy="give one of them")
-    for name, low in (("context", 1), ("output", 1), ("users", 1), ("batch", 1), ("cached", 0), ("kv_heads", 1)):
-        value = getattr(args, name)
-        if value is not None and not low <= value <= MAX_TOKENS:
-            option = "--" + name.replace("_", "-")
-            raise UserError(f"{option} is {value}, must be from {low} to {MAX_TOKENS}", field=option, value=value, limit=(low, MAX_TOKENS))
-    if args.math is not None and args.math not in MATH_TYPES:
-        raise UserError(
-            f"--math is {args.math!r}, must be one of {', '.join(MATH_TYPES)}", field="--math", value=args.math, limit=MATH_TYPES
-        )
 
 
 def model_facts(name: str, kv_heads: int | None = None) -> ModelFacts:
@@ -144,81 +91,15 @@ def _without_override(facts: ModelFacts, kv_heads: int | None) -> ModelFacts:
     return facts
 
 
-def _device(args: PlanArgs) -> Device:
+def _device(args: Question) -> Device:
     if args.this_host:
         from ridgeline.backends.cpu import default_threads
         from ridgeline.bench.probe import machine
         from ridgeline.engine.machine import memory_budget
 
         return host_device(machine(args.threads or default_threads()), memory_budget())
-    listed = _table(args)
+    listed = table_of(args)
     return next(iter(listed.values())) if args.device is None else find_device(args.device, listed)
-
-
-def _table(args: PlanArgs) -> Mapping[str, Device]:
-    return workshop_devices() if args.workshop else devices(args.hardware_file)
-
-
-def _setup(args: PlanArgs, facts: ModelFacts, device: Device) -> Setup:
-    form: WeightFormat | None = None
-    if args.weight_dtype is not None and args.weight_dtype.casefold() != "native":
-        form = weight_format(args.weight_dtype)
-    elif facts.stored is None:
-        form = native_format(facts.native)
-    math = next((m for m in MATH_TYPES if m == args.math), None)
-    overhead = None if args.overhead is None else Overhead(*args.overhead)
-    return Setup(
-        facts, device, form, kv_format_named(args.kv_dtype or "bf16"), Layout(args.tp, args.pp, args.replicas), args.ideal, math,
-        args.weights_bytes, args.bandwidth, args.memory, overhead,
-    )  # fmt: skip
-
-
-def _goal(args: PlanArgs, chosen: Preset | None) -> Goal:
-    context = args.context or (chosen.context if chosen else 4096)
-    output = args.output or (chosen.output if chosen else 256)
-    batch = args.batch
-    if batch is None and chosen is not None and args.users is None and args.rate is None:
-        batch = chosen.min_batch
-    traffic = None if args.rate is None else Traffic(args.rate, context, output, args.cached)
-    if args.cached > context:
-        raise UserError(f"--cached is {args.cached}, more than the {context} tokens of --context", field="--cached", value=args.cached)
-    itl = args.itl if args.itl is not None else chosen.itl_s if chosen else None
-    return Goal(context, itl, args.ttft, batch, args.users, traffic, args.price, args.utilization)
-
-
-def _searched(args: PlanArgs, base: Setup, goal: Goal, chosen: Preset | None) -> list[Option]:
-    listed = _table(args).values() if args.device is None else [base.device]
-    fixed = args.weight_dtype is not None or args.weights_bytes is not None or args.ideal
-    formats = () if fixed else chosen.formats if chosen else ("fp8", "int4")
-    tps = (args.tp,) if args.tp > 1 or args.ideal else (1, 2, 4, 8)
-    return search(ways(base, listed, formats, tps), goal)
-
-
-def option_row(option: Option) -> dict[str, Any]:
-    """One option of a search as plain values."""
-    setup = option.setup
-    return {
-        "device": setup.device.name, "passes": option.passes, "usd_per_mtok": rounded(option.usd_per_mtok),
-        "usd_per_hour": rounded(option.usd_per_hour), "devices": setup.layout.devices,
-        "tp": setup.layout.tp, "replicas": setup.layout.replicas, "weight_dtype": setup.form.name if setup.form else "as stored",
-        "batch": option.batch, "itl_ms": option.itl_s * 1e3, "ttft_ms": option.ttft_s * 1e3, "throughput_tok_s": option.tok_s,
-        "max_users": option.max_users, "reason": option.reason, "fix": option.fix,
-    }  # fmt: skip
-
-
-def _search_document(facts: ModelFacts, goal: Goal, found: Sequence[Option]) -> dict[str, Any]:
-    rows = [option_row(o) for o in found]
-    passing = [r for r in rows if r["passes"]]
-    priced = [r for r in passing if r["usd_per_mtok"] is not None]
-    labels = found[0].setup.labels() if found else {}
-    return {
-        "model": facts.name, "context": goal.context, "slo": {"itl_ms": _ms(goal.itl_s), "ttft_ms": _ms(goal.ttft_s)},
-        "best": next(iter(priced or passing), None), "passing": len(passing), "options": rows, "labels": labels,
-    }  # fmt: skip
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3
 
 
 def _print_search(facts: ModelFacts, goal: Goal, found: Sequence[Option], chosen: Preset | None) -> None:

@@ -102,11 +102,11 @@ def plan(
       ridgeline plan smollm2 --this-host --context 1K
       ridgeline plan Qwen3-32B --device "H100 SXM" --tp 2 --rate 5/s --cached 2K --price 2.69/h
     """
-    from ridgeline.cli.plan import PlanArgs
     from ridgeline.cli.plan import plan as run
+    from ridgeline.planner.question import Question
 
     run(
-        PlanArgs(
+        Question(
             model, device, this_host, search, workshop, hardware_file, preset, context, output, users, batch, rate, cached, ttft, itl,
             price, utilization if utilization is not None else Decimal(1), weight_dtype, kv_dtype, kv_heads, weights_bytes, bandwidth,
             memory, overhead, math, tp, pp, replicas, threads, ideal, ignore_window, explain,
@@ -160,11 +160,11 @@ def simulate(
       ridgeline simulate Qwen3-32B --device "H100 SXM" --tp 2 --trace-in arrivals.jsonl --trace out.json
     """
     from ridgeline.bench.workloads import Lengths
-    from ridgeline.cli.plan import PlanArgs
     from ridgeline.cli.simulate import SimulateArgs, run
+    from ridgeline.planner.question import Question
 
     run(
-        PlanArgs(
+        Question(
             model, device, hardware_file=hardware_file, ttft=ttft, itl=itl, price=price, weight_dtype=weight_dtype, kv_dtype=kv_dtype,
             tp=tp, replicas=replicas, ideal=ideal,
         ),

@@ -16,11 +16,12 @@ from ridgeline.bench.simulate import Fleet, Run, simulate
 from ridgeline.bench.timeline import gantt_page, write_trace
 from ridgeline.bench.workloads import Agents, ClosedLoop, Lengths, Workload, bursts, poisson, trace_file
 from ridgeline.cli.output import note, print_json, table
-from ridgeline.cli.plan import PlanArgs, setup_of
+from ridgeline.cli.plan import setup_of
 from ridgeline.errors import UserError
 from ridgeline.kv.manager import CachePolicy
 from ridgeline.planner.deployment import Deployment
 from ridgeline.planner.pool import kv_pool
+from ridgeline.planner.question import Question
 from ridgeline.planner.setup import Setup
 from ridgeline.scheduler.budget import Budget
 
@@ -53,7 +54,7 @@ class SimulateArgs:
     html_out: Path | None = None
 
 
-def run(plan: PlanArgs, args: SimulateArgs, *, as_json: bool) -> None:
+def run(plan: Question, args: SimulateArgs, *, as_json: bool) -> None:
     """Raises `UserError` for what cannot be simulated. Writes the files that were asked for, then prints."""
     _check(args)
     setup = setup_of(plan)
