@@ -8,7 +8,9 @@ import typer
 
 import ridgeline.cli.args as args
 import ridgeline.cli.batch_command as batch_command
+import ridgeline.cli.bench_serve as bench_serve
 import ridgeline.cli.planning as planning
+import ridgeline.cli.predict as predict
 from ridgeline.cli.bench_command import bench
 from ridgeline.cli.serve_command import serve
 
@@ -186,4 +188,6 @@ batch_command.register(app)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(serve)
 
 
+predict.register(bench)
 app.add_typer(bench, name="bench")
+bench_serve.register(bench)

@@ -1,0 +1,272 @@
+"""Predicted against measured on this host: the engine on a calibrated clock first, written down, then the engine itself.
+
+Both run the same workloads through the same lines (`bench/drive`). Nothing measured here goes back into a prediction. The file keeps each
+cell as soon as it is known, so that a run may be cut short and go on later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+
+from ridgeline.backends.base import LoadPlan
+from ridgeline.backends.clock import ClockProgram
+from ridgeline.backends.cpu.program import choose_isa
+from ridgeline.bench.calibrate import load_calibration
+from ridgeline.bench.drive import Driven, drive
+from ridgeline.bench.machine_load import cpu_time
+from ridgeline.bench.outcome import times
+from ridgeline.bench.workloads import ClosedLoop, Lengths, Workload, poisson
+from ridgeline.engine.loader import LoadedModel, OpenModel, load_program, make_core, open_model
+from ridgeline.engine.request import Limits
+from ridgeline.engine.words import open_words
+from ridgeline.errors import FileFormatError, UserError
+from ridgeline.options import Options
+from ridgeline.planner.calibration import CalibratedSeconds, Calibration
+
+Say = Callable[[str], None]
+METRICS = ("tpot_ms", "throughput_tok_s", "ttft_p95_ms")
+MOST_WAVES, LEAST_POISSON = 8, 12
+WARM_UP = ClosedLoop(2, 2, Lengths(64, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class PredictOptions:
+    """file: predictions and measurements, as JSON. repeat: measurements of a cell, whose medians count; cell_s: predicted seconds that a
+    cell may take (at least one wave of its users); measure_s: when to stop measuring; 0 only predicts."""
+
+    options: Options
+    file: Path
+    prompts: tuple[int, ...] = (128, 1024)
+    users: tuple[int, ...] = (1, 4, 16, 32)
+    output: int = 64
+    repeat: int = 1
+    cell_s: float = 10.0
+    measure_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        lists = {"--prompts": self.prompts, "--users": self.users, "--output": (self.output,), "--repeat": (self.repeat,)}
+        for name, values in lists.items():
+            for value in values:
+                if not 1 <= value <= 1 << 20:
+                    raise UserError(f"{name} is {value}, must be from 1 to {1 << 20}", field=name, value=value, limit=(1, 1 << 20))
+        if not self.prompts or not self.users:
+            raise UserError("no cell to predict: give --prompts and --users", field="--prompts", value=self.prompts)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One load. users > 0: a closed loop of so many; else Poisson arrivals at `rate` a second. All prompts and answers have one length."""
+
+    model: str
+    prompt: int
+    output: int
+    users: int
+    rate: float
+    requests: int
+
+    @property
+    def load(self) -> str:
+        return f"{self.users} users" if self.users else f"{self.rate:.3g}/s"
+
+    def workload(self) -> Workload:
+        lengths = Lengths(self.prompt, self.output)
+        return ClosedLoop(self.requests, self.users, lengths) if self.users else poisson(self.requests, self.rate, lengths)
+
+
+def run(asked: PredictOptions, say: Say = lambda line: None) -> dict[str, Any]:
+    """The document as it then stands in the file. Raises `UserError` without a calibration, or for a file of other predictions."""
+    options = replace(asked.options, max_num_seqs=max(asked.options.max_num_seqs, *asked.users))
+    model = open_model(options)
+    document = _read(asked.file)
+    name = Path(model.plan.path).name
+    if name not in document["models"]:
+        calibration = _calibration(model)
+        document["models"][name] = _predict(asked, model, name, calibration, say)
+        _write(asked.file, document)
+        say(f"predictions of {name} written to {asked.file}")
+    _measure(asked, model, document, name, say)
+    return document
+
+
+def _calibration(model: OpenModel) -> Calibration:
+    isa = choose_isa(None if model.plan.isa == "auto" else model.plan.isa)
+    found = load_calibration(model.plan.threads, isa)
+    if found is None:
+        raise UserError(
+            f"this host is not calibrated for {model.plan.threads} threads and {isa}", field="calibration", value=isa,
+            remedy="run `ridgeline calibrate MODEL` first",
+        )  # fmt: skip
+    return found
+
+
+# --- predictions --------------------------------------------------------------------------------------------------------------------
+
+
+class Clocked:
+    """The engine of `model` on a calibrated clock."""
+
+    def __init__(self, model: OpenModel, calibration: Calibration) -> None:
+        formats = {name: tensor.encoding.name for name, tensor in model.spec.tensors.items()}
+        self._seconds = CalibratedSeconds(model.spec.graph, formats, calibration)
+        self._model, self._text = model, open_words(model.checkpoint)
+
+    def run(self, workload: Workload) -> Driven:
+        plan, spec = self._model.plan, self._model.spec
+        program = ClockProgram(
+            spec.graph, LoadPlan(plan.blocks, plan.block_size, plan.kv_dtype, plan.threads), self._seconds, lambda row: 5
+        )
+        limits = Limits(plan.max_model_len, self._text.vocab_size, self._text.stop_ids)
+        core = make_core(LoadedModel(plan, program, spec.tensors, self._text, limits, 0.0))
+        core.clock = program.read
+
+        def pass_time(seconds: float) -> None:
+            program.now += seconds
+
+        return drive(core, self._text, workload, pass_time)
+
+
+def _predict(asked: PredictOptions, model: OpenModel, name: str, calibration: Calibration, say: Say) -> dict[str, Any]:
+    engine = Clocked(model, calibration)
+    cells = []
+    for prompt in asked.prompts:
+        busiest = 0.0
+        for users in asked.users:
+            cell, found = _closed(engine, asked, name, prompt, users)
+            busiest = max(busiest, found["throughput_tok_s"])
+            cells.append({"cell": asdict(cell), "predicted": found, "measured": []})
+        rate = busiest / asked.output / 2
+        cell = Cell(name, prompt, asked.output, 0, rate, max(LEAST_POISSON, round(rate * 2 * asked.cell_s)))
+        cells.append({"cell": asdict(cell), "predicted": _figures(engine.run(cell.workload())), "measured": []})
+        say(f"{name}, prompts of {prompt}: predicted")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "written": now, "calibrated": calibration.date, "calibration_s": calibration.seconds, "host": calibration.host,
+        "isa": calibration.isa, "threads": calibration.threads, "kv_dtype": model.plan.kv_dtype, "cells": cells,
+    }  # fmt: skip
+
+
+def _closed(engine: Clocked, asked: PredictOptions, name: str, prompt: int, users: int) -> tuple[Cell, dict[str, float]]:
+    """A closed loop of as many whole waves as are predicted to fit the time."""
+    cell = Cell(name, prompt, asked.output, users, 0.0, users)
+    one = engine.run(cell.workload())
+    waves = max(1, min(MOST_WAVES, int(asked.cell_s / one.seconds)))
+    cell = replace(cell, requests=users * waves)
+    return cell, _figures(one if waves == 1 else engine.run(cell.workload()))
+
+
+def _figures(done: Driven) -> dict[str, float]:
+    """tpot: mean over requests; ttft: arrival to first token; throughput: output tokens over the time until the last of them."""
+    series = times(done.lives)
+    made = sum(len(live.token_s) for live in done.lives)
+    return {
+        "tpot_ms": float(series["tpot_ms"].mean() * 1e3) if len(series["tpot_ms"]) else 0.0, "throughput_tok_s": made / done.seconds,
+        "ttft_p95_ms": float(np.percentile(series["ttft_ms"], 95) * 1e3), "seconds": done.seconds,
+    }  # fmt: skip
+
+
+# --- measurements -------------------------------------------------------------------------------------------------------------------
+
+
+def _measure(asked: PredictOptions, model: OpenModel, document: dict[str, Any], name: str, say: Say) -> None:
+    begun = perf_counter()
+    pending = [c for c in document["models"][name]["cells"] if len(c["measured"]) < asked.repeat]
+    if not pending or asked.measure_s <= 0:
+        return
+    loaded: LoadedModel | None = None
+    for entry in pending:
+        cell = Cell(**entry["cell"])
+        left = asked.measure_s - (perf_counter() - begun)
+        if left < 1.5 * entry["predicted"]["seconds"] + 2:
+            say(f"no time left for {cell.prompt} tokens, {cell.load}: run the same command again")
+            continue
+        if loaded is None:
+            text = open_words(model.checkpoint)
+            limits = Limits(model.plan.max_model_len, text.vocab_size, text.stop_ids)
+            loaded = LoadedModel(model.plan, load_program(model), model.spec.tensors, text, limits, 0.0)
+            drive(make_core(loaded), text, WARM_UP, sleep)
+        entry["measured"].append(_once(loaded, cell))
+        _write(asked.file, document)
+        say(f"{cell.prompt} tokens, {cell.load}: " + ", ".join(f"{m} {error(entry, m):+.1%}" for m in METRICS))
+
+
+def _once(loaded: LoadedModel, cell: Cell) -> dict[str, Any]:
+    before = cpu_time()
+    found = _figures(drive(make_core(loaded), loaded.text, cell.workload(), sleep))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return found | {"steal": (cpu_time() - before).share, "at": now}
+
+
+# --- the table ----------------------------------------------------------------------------------------------------------------------
+
+
+def measured(entry: Mapping[str, Any], metric: str) -> float | None:
+    """Median of a cell's measurements; None before the first."""
+    return median(m[metric] for m in entry["measured"]) if entry["measured"] else None
+
+
+def error(entry: Mapping[str, Any], metric: str) -> float:
+    """Predicted over measured, less one; nan before the first measurement."""
+    found = measured(entry, metric)
+    return float("nan") if not found else float(entry["predicted"][metric] / found - 1)
+
+
+def summary(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Per metric: median and greatest absolute error over all measured cells."""
+    cells = [c for m in document["models"].values() for c in m["cells"] if c["measured"]]
+    found = {}
+    for metric in METRICS:
+        errors = [abs(error(c, metric)) for c in cells]
+        found[metric] = {"median": median(errors), "worst": max(errors), "cells": float(len(errors))} if errors else {}
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text("utf8"))
+    except FileNotFoundError:
+        return {"models": {}}
+    except (OSError, ValueError) as wrong:
+        raise FileFormatError(f"{path}: {wrong}", field=str(path), remedy="name another --file") from None
+    if not isinstance(document, dict) or not isinstance(document.get("models"), dict):
+        raise FileFormatError(f"{path}: not a file of predictions", field=str(path), remedy="name another --file")
+    return document
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    draft = path.with_name(path.name + ".new")
+    try:
+        draft.write_text(json.dumps(document, indent=1), "utf8")
+        draft.replace(path)
+    except OSError as wrong:
+        raise UserError(f"{path}: {wrong.strerror or wrong}", field="--file", value=str(path), remedy="name another file") from None
+
+
+HEADER = (
+    "model", "prompt", "load", "requests", "TPOT ms", "measured", "error", "tok/s", "measured", "error", "TTFT p95 ms", "measured", "error",
+    "steal",
+)  # fmt: skip
+
+
+def rows(document: Mapping[str, Any]) -> list[list[str]]:
+    """The table under HEADER, one row per cell."""
+    return [_row(name, entry) for name, model in document["models"].items() for entry in model["cells"]]
+
+
+def _row(name: str, entry: Mapping[str, Any]) -> list[str]:
+    cell = Cell(**entry["cell"])
+    row = [name, str(cell.prompt), cell.load, str(cell.requests)]
+    for metric in METRICS:
+        found = measured(entry, metric)
+        row.append(f"{entry['predicted'][metric]:.4g}")
+        row += ["-", "-"] if found is None else [f"{found:.4g}", f"{error(entry, metric):+.1%}"]
+    stolen = [m["steal"] for m in entry["measured"]]
+    return [*row, f"{median(stolen):.1%}" if stolen else "-"]

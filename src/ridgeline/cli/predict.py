@@ -1,0 +1,84 @@
+"""`ridgeline bench predict`: what this host was predicted to do, beside what it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import ridgeline.cli.args as args
+import ridgeline.planner.units as units
+
+
+def _count(name: str) -> Any:
+    return args.count(name)
+
+
+def _seconds(name: str) -> Any:
+    return lambda text: units.seconds(text, name)
+
+
+def predict(
+    model: args.Model,
+    file: Annotated[Path, typer.Option("--file", metavar="FILE", help="Predictions and measurements, kept as JSON.")] = Path(
+        "predicted.json"
+    ),
+    prompt: Annotated[
+        list[int] | None,
+        typer.Option(parser=_count("--prompt"), metavar="N", help="Tokens of a prompt; several times. Default: 128, 1024."),
+    ] = None,
+    users: Annotated[
+        list[int] | None,
+        typer.Option(parser=_count("--users"), metavar="N", help="Requests at once; several times. Default: 1, 4, 16, 32."),
+    ] = None,
+    output: Annotated[int, typer.Option(parser=_count("--output"), metavar="N", help="Tokens of an answer.")] = 64,
+    repeat: Annotated[int, typer.Option(parser=_count("--repeat"), metavar="N", help="Measurements of a cell; medians count.")] = 1,
+    cell: Annotated[
+        float | None,
+        typer.Option(parser=_seconds("--cell"), metavar="TIME", help="Predicted time of a cell, at least one wave. Default 10s."),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(parser=_seconds("--seconds"), metavar="TIME", help="Stop measuring then; go on by the same command.")
+    ] = None,
+    predict_only: Annotated[bool, typer.Option("--predict-only", help="Write the predictions down and measure nothing.")] = False,
+    json: args.Json = False,
+    threads: args.Threads = None,
+    kv_cache_dtype: args.KvCacheDtype = "auto",
+) -> None:
+    """Predict TPOT, throughput and TTFT of loads on this host from its calibration, write that down, then measure them.
+
+    The predictions come from `ridgeline calibrate`, which never runs the model. Closed loops of --users, then Poisson arrivals at half of
+    the throughput that was predicted for the most users. A second run with the same --file measures what is left.
+
+    \b
+    Examples:
+      ridgeline calibrate smollm2
+      ridgeline bench predict smollm2 --file predicted.json
+      ridgeline bench predict smollm2 --users 1 --users 8 --prompt 512 --predict-only
+    """
+    from ridgeline.bench.predict import HEADER, PredictOptions, rows, run, summary
+    from ridgeline.cli.output import note, print_json, table
+
+    prompts, loads = tuple(prompt or (128, 1024)), tuple(users or (1, 4, 16, 32))
+    options = args.load_options(
+        model, max_model_len=max(1, max(prompts) + output), threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=16, backend="cpu",
+        isa="auto", max_num_seqs=max(1, *loads),
+    )  # fmt: skip
+    least = 0.0 if predict_only else 3600.0
+    asked = PredictOptions(options, file, prompts, loads, output, repeat, cell or 10.0, seconds if seconds is not None else least)
+    document = run(asked, note)
+    if json:
+        print_json(document | {"summary": summary(document)})
+        return
+    for name, of in document["models"].items():
+        print(f"{name}: predicted {of['written']} from the calibration of {of['calibrated']} ({of['calibration_s']:.0f} s)")
+    print(f"\n{table(rows(document), list(HEADER))}\n")
+    for metric, found in summary(document).items():
+        if found:
+            print(f"{metric}: error {found['median']:.1%} in the median, {found['worst']:.1%} at worst, over {found['cells']:.0f} cells")
+
+
+def register(bench: typer.Typer) -> None:
+    """Add the command to `ridgeline bench`."""
+    bench.command("predict")(predict)
