@@ -128,6 +128,63 @@ def test_a_forced_call_comes(server: Running) -> None:
         assert found["finish_reason"] == finish and json.loads(found["message"]["tool_calls"][0]["function"]["arguments"])["x"] in (1, 2)
 
 
+NUMBER = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"], "additionalProperties": False}
+F = {"type": "function", "function": {"name": "f", "parameters": NUMBER}}
+
+
+def test_a_named_function_is_called_once(server: Running) -> None:
+    """Whatever the model would like to go on with, and although calls may be parallel."""
+    named = {"type": "function", "function": {"name": "f"}}
+    more = {"ignore_eos": True, "temperature": 2, "max_tokens": 400}
+    for seed in range(4):
+        got = server.post(CHAT, {"messages": HELLO, "tools": [F], "tool_choice": named, "seed": seed, **more})[2]["choices"][0]
+        assert got["finish_reason"] == "stop" and len(got["message"]["tool_calls"]) == 1, got
+
+
+@pytest.mark.parametrize("form", [FORM, {"type": "json_object"}, None])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_form_binds_what_is_said_and_leaves_calls_free(server: Running, form: Any, stream: bool) -> None:
+    """As OpenAI has it: under "auto" the model either calls a tool or answers in the form."""
+    body = {"messages": HELLO, "tools": [F], "max_tokens": 400, "seed": 3, "stream": stream, "parallel_tool_calls": False}
+    body |= {"response_format": form} if form is not None else {"guided_choice": ["yes", "no"]}
+    for first, calls in (("<", True), ("y" if form is None else "{", False)):
+        bias = {str(server.state.served.words.tokenizer.encode_plain(first)[0]): 100}
+        code, headers, got = server.post(CHAT, {**body, "logit_bias": bias if calls or form != {"type": "json_object"} else {**bias, "125": 100}})
+        assert code == 200 and "x-ridgeline-warning" not in headers, got
+        text, found, finish = read_chat(got, stream)
+        if calls:
+            assert finish == "tool_calls" and text == "" and [json.loads(c)["x"] in (1, 2) for c in found] == [True]
+        else:
+            assert finish in ("stop", "length") and not found
+            assert text == "yes" if form is None else finish == "length" or isinstance(json.loads(text), dict)
+
+
+def read_chat(got: Any, stream: bool) -> tuple[str, list[str], str]:
+    """(text, arguments of each call, finish reason) of a reply."""
+    if not stream:
+        choice = got["choices"][0]
+        calls = [c["function"]["arguments"] for c in choice["message"].get("tool_calls", [])]
+        return choice["message"]["content"] or "", calls, choice["finish_reason"]
+    text, found, finish = "", [], ""
+    for chunk in events(got)[:-1]:
+        choice = chunk["choices"][0]
+        text, finish = text + (choice["delta"].get("content") or ""), choice["finish_reason"] or finish
+        for part in choice["delta"].get("tool_calls", []):
+            found += [""] if part["index"] == len(found) else []
+            found[part["index"]] += part["function"]["arguments"]
+    return text, found, finish
+
+
+def test_a_strict_tool_whose_schema_cannot_be_kept_is_400(server: Running) -> None:
+    bad = {"type": "object", "properties": {"x": {"type": "string", "not": {"const": "a"}}}}
+    for strict, code in ((True, 400), (False, 200)):
+        tool = {"type": "function", "function": {"name": "f", "parameters": bad, "strict": strict}}
+        got = server.post(CHAT, {"messages": HELLO, "tools": [tool], "max_tokens": 2})
+        assert got[0] == code, got
+    code, _, got = server.post(CHAT, {"messages": HELLO, "tools": [F], "tool_choice": "required", "response_format": {"type": "json_schema"}})
+    assert code == 400
+
+
 @pytest.mark.parametrize(
     "more",
     [

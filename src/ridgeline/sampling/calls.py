@@ -1,4 +1,4 @@
-"""Forced tool calls: the grammar of a dialect for the tools that may be called. Knows tools and a compiler, no requests."""
+"""Tool calls under a grammar: a dialect's, for the tools that may be called, alone or beside another form. Knows no requests."""
 
 from __future__ import annotations
 
@@ -25,3 +25,12 @@ def compile_calls(compiler: GrammarCompiler, dialect: Dialect, tools: Sequence[T
     """A grammar under which a reply is one call of these tools, or more where `parallel`. Raises `UserError` as `check_tools`."""
     check_tools(compiler, tools)
     return compiler.compile(GrammarSpec("calls", dialect.grammar(tools, parallel, compiler.spell)))
+
+
+def compile_calls_or(
+    compiler: GrammarCompiler, dialect: Dialect, tools: Sequence[ToolSpec], parallel: bool, answer: GrammarSpec
+) -> Grammar:
+    """A grammar under which a reply is either calls of these tools or an answer of this form. Raises `UserError` as both alone."""
+    compiler.compile(answer)  # what is wrong with it is told in its own words
+    check_tools(compiler, tools)
+    return compiler.compile(GrammarSpec("either", (dialect.grammar(tools, parallel, compiler.spell), answer)))

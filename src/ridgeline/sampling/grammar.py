@@ -6,6 +6,7 @@ Knows a tokenizer's bytes and which ids end a text. Refuses to know requests, to
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import OrderedDict
@@ -25,7 +26,7 @@ from ridgeline.text.vocabulary import Kind
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "calls"]
+GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "calls", "either"]
 MAX_COMPILE_S = 5.0
 _KEPT = 64
 _SLOW_S = 2e-4  # a mask that takes longer is worth a thread of its own
@@ -35,7 +36,8 @@ _SPECIAL = frozenset({Kind.CONTROL, Kind.UNKNOWN, Kind.UNUSED})
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
     """What was asked: its kind and source. json_schema: an object, a boolean or JSON text; choice: a list of texts; regex and grammar (Lark
-    or GBNF): text; calls: Lark from a tool dialect. lenient: keywords that cannot be enforced are ignored instead of refused."""
+    or GBNF): text; calls: Lark from a tool dialect; either: (such Lark, the spec of what may be said instead of calls). lenient: keywords
+    that cannot be enforced are ignored instead of refused."""
 
     kind: GrammarKind
     source: Any = None
@@ -76,8 +78,6 @@ class GrammarCompiler:
 
     def spell(self, marker: str) -> str:
         """A marker as a Lark grammar names it: by id where the tokenizer holds it as a control token, else as text."""
-        import json
-
         id = self._tokenizer.control.ids.get(marker)
         return json.dumps(marker, ensure_ascii=False) if id is None else f"<[{id}]>"
 
@@ -226,11 +226,21 @@ def _source(spec: GrammarSpec) -> tuple[str, list[str]]:
             text = f"the tools' schemas have more than {MAX_CALL_GRAMMAR_BYTES} bytes"
             raise UserError(text, field="tools", value=len(spec.source), limit=MAX_CALL_GRAMMAR_BYTES)
         return LLMatcher.grammar_from_lark(spec.source), []
+    if spec.kind == "either":
+        return _either(*spec.source)
     schema, remarks = prepare_schema({"type": "object"} if spec.kind == "json_object" else spec.source)
     try:
         return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": BLANKS, "lenient": spec.lenient}), remarks
     except (ValueError, UnicodeEncodeError) as error:
         raise _refused(spec.kind, str(error)) from None
+
+
+def _either(calls: str, answer: GrammarSpec) -> tuple[str, list[str]]:
+    """The library's form of two grammars of which a text follows one."""
+    main, _ = _source(GrammarSpec("calls", "start: calls | @answer\ncalls:" + calls.removeprefix("start:")))
+    other, remarks = _source(answer)
+    first, second = (json.loads(text)["grammars"][0] if text.startswith("{") else {"lark_grammar": text} for text in (main, other))
+    return json.dumps({"grammars": [{**first, "name": "main"}, {**second, "name": "answer"}]}, ensure_ascii=False), remarks
 
 
 def _first_step(matcher: LLMatcher) -> str:

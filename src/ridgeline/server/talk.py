@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ridgeline.engine.request import EngineRequest
-from ridgeline.errors import UserError
-from ridgeline.sampling.calls import compile_calls
+from ridgeline.sampling.calls import check_tools, compile_calls, compile_calls_or
 from ridgeline.sampling.grammar import GrammarSpec
 from ridgeline.sampling.guide import Guide
 from ridgeline.sampling.thinking import ThinkingGuide
@@ -124,21 +123,29 @@ def _guide(state: State, talk: Talk, choice: ToolChoice, start: Start) -> tuple[
     remarks: tuple[str, ...] = ()
     if choice.forced:
         if talk.format is not None:
-            raise UserError("a forced tool call and a response_format exclude each other", field="response_format")
-        answer = compile_calls(manner.grammars, manner.dialect, choice.tools, talk.parallel)
+            manner.grammars.compile(talk.format)  # binds what is said beside calls, here nothing; but it must be one
+        answer = compile_calls(manner.grammars, manner.dialect, choice.tools, _parallel(talk, choice))
     elif talk.format is not None:
-        grammar = manner.grammars.compile(talk.format)
-        answer, remarks = grammar, grammar.remarks
         if choice.mode == "auto":
-            remarks = (*remarks, "with a response_format no tool is called")
+            grammar = compile_calls_or(manner.grammars, manner.dialect, choice.tools, talk.parallel, talk.format)
+        else:
+            grammar = manner.grammars.compile(talk.format)
+        answer, remarks = grammar, grammar.remarks
+    else:
+        check_tools(manner.grammars, choice.tools, strict_only=True)
     if manner.marks is not None and (answer is not None or talk.budget is not None):
         answer = ThinkingGuide(manner.marks, start, answer, talk.budget)
     return answer, remarks
 
 
+def _parallel(talk: Talk, choice: ToolChoice) -> bool:
+    """Whether several calls may come: a named function is called once."""
+    return talk.parallel and choice.mode != "named"
+
+
 def _readers(state: State, talk: Talk, choice: ToolChoice, start: Start) -> Callable[[], ReplyReader]:
     manner = state.served.manner
-    options = StreamOptions(choice.tools, talk.parallel)
+    options = StreamOptions(choice.tools, _parallel(talk, choice))
 
     def make() -> ReplyReader:
         reasoning = None if manner.tags is None else ReasoningStream(manner.tags, start)
