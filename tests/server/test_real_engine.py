@@ -149,7 +149,9 @@ def test_a_form_binds_what_is_said_and_leaves_calls_free(server: Running, form: 
     body |= {"response_format": form} if form is not None else {"guided_choice": ["yes", "no"]}
     for first, calls in (("<", True), ("y" if form is None else "{", False)):
         bias = {str(server.state.served.words.tokenizer.encode_plain(first)[0]): 100}
-        code, headers, got = server.post(CHAT, {**body, "logit_bias": bias if calls or form != {"type": "json_object"} else {**bias, "125": 100}})
+        code, headers, got = server.post(
+            CHAT, {**body, "logit_bias": bias if calls or form != {"type": "json_object"} else {**bias, "125": 100}}
+        )
         assert code == 200 and "x-ridgeline-warning" not in headers, got
         text, found, finish = read_chat(got, stream)
         if calls:
@@ -181,7 +183,9 @@ def test_a_strict_tool_whose_schema_cannot_be_kept_is_400(server: Running) -> No
         tool = {"type": "function", "function": {"name": "f", "parameters": bad, "strict": strict}}
         got = server.post(CHAT, {"messages": HELLO, "tools": [tool], "max_tokens": 2})
         assert got[0] == code, got
-    code, _, got = server.post(CHAT, {"messages": HELLO, "tools": [F], "tool_choice": "required", "response_format": {"type": "json_schema"}})
+    code, _, got = server.post(
+        CHAT, {"messages": HELLO, "tools": [F], "tool_choice": "required", "response_format": {"type": "json_schema"}}
+    )
     assert code == 400
 
 
