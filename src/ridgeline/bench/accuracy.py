@@ -56,6 +56,7 @@ class Divergence:
     kl_mean: float
     kl_median: float
     kl_p99: float
+    kl_p999: float
     kl_max: float
     top1: float
     ppl: float
@@ -130,9 +131,9 @@ def _perplexity(seen: _Seen) -> float:
 
 def _divergence(name: str, seen: _Seen) -> Divergence:
     kl = np.concatenate(seen.kl)
-    mean, median, p99, most = kl.mean(), np.median(kl), np.percentile(kl, 99), kl.max()
+    median, p99, p999 = np.percentile(kl, (50, 99, 99.9))
     same = float(np.concatenate(seen.same).mean())
-    return Divergence(name, len(kl), float(mean), float(median), float(p99), float(most), same, _perplexity(seen))
+    return Divergence(name, len(kl), float(kl.mean()), float(median), float(p99), float(p999), float(kl.max()), same, _perplexity(seen))
 
 
 def cut_windows(ids: Sequence[int], prefix: Sequence[int], positions: int, window: int) -> list[Ids]:

@@ -8,6 +8,7 @@ import typer
 
 import ridgeline.cli.args as args
 import ridgeline.cli.batch_command as batch_command
+import ridgeline.cli.bench_more as bench_more
 import ridgeline.cli.bench_serve as bench_serve
 import ridgeline.cli.planning as planning
 import ridgeline.cli.predict as predict
@@ -191,3 +192,4 @@ app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args"
 predict.register(bench)
 app.add_typer(bench, name="bench")
 bench_serve.register(bench)
+bench_more.register(bench)

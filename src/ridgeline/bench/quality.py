@@ -1,0 +1,230 @@
+"""`bench quality`: what a lossy switch costs in words. Candidates beside a base: divergence on prose and code, questions, needles, a gate.
+
+Knows what is compared and when it is too far. The base is the same file with its KV cache in f32, or another file of the same vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from ridgeline.bench.accuracy import Array, Divergence, Logits, compare, cut_windows, program_logits, read_text
+from ridgeline.bench.corpus import Corpus
+from ridgeline.bench.quality_needle import Found, needles, search
+from ridgeline.bench.quality_tasks import Answers, Ask, Asker, lookup_task, shipped_tasks
+from ridgeline.bench.runner import Ids, OneSequence
+from ridgeline.engine.loader import load_program, open_model
+from ridgeline.engine.words import Words, open_words
+from ridgeline.errors import UserError
+from ridgeline.options import Options
+
+Say = Callable[[str], None]
+SPARE = 64  # tokens of a question and its answer beside the hay
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The most that may be lost; None: not looked at. kl, kl_p999: nats, mean and 99.9th percentile; top1: least agreement; ppl: rise of
+    perplexity as a share; tasks: right answers lost, as a share of all; needles: the same. Texts count by the worst of them."""
+
+    kl: float | None = 0.05
+    kl_p999: float | None = 3.0
+    top1: float | None = 0.9
+    ppl: float | None = 0.03
+    tasks: float | None = 0.05
+    needles: float | None = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("kl", "kl_p999", "top1", "ppl", "tasks", "needles"):
+            value = getattr(self, name)
+            if value is not None and not (0 <= value <= (1 if name == "top1" else 1e6)):
+                option = {"top1": "--min-top1", "kl_p999": "--max-kl-p999"}.get(name, f"--max-{name}")
+                raise UserError(f"{option} is {value:g}, must be 0 or more", field=option, value=value, limit=0)
+
+
+@dataclass(frozen=True, slots=True)
+class QualityOptions:
+    """candidates: loads that are judged, the first names the report; base: what they are judged by. positions: per text; window: tokens per
+    fresh context; needle_lengths: () for none; text: a file beside the shipped ones."""
+
+    candidates: tuple[Options, ...]
+    base: Options
+    positions: int = 1500
+    window: int = 512
+    tasks: bool = True
+    needle_lengths: tuple[int, ...] = (512, 1024)
+    gate: Gate = field(default_factory=Gate)
+    text: Path | None = None
+
+    def __post_init__(self) -> None:
+        limits = {"--positions": (self.positions,), "--window": (self.window,), "--needle": self.needle_lengths}
+        for name, values in limits.items():
+            low = 128 if name == "--needle" else 16
+            for value in values:
+                if not low <= value <= 1 << 20:
+                    raise UserError(f"{name} is {value}, must be from {low} to {1 << 20}", field=name, value=value, limit=(low, 1 << 20))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One measure of one candidate against the gate."""
+
+    candidate: str
+    measure: str
+    value: float
+    limit: float
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TextResult:
+    """One text: the base's perplexity, and every candidate's distance from the base. digest: of the text."""
+
+    text: str
+    digest: str
+    positions: int
+    base_ppl: float
+    candidates: tuple[Divergence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One model's answers. same: share of items with the base's answer, right or wrong."""
+
+    name: str
+    tasks: tuple[Answers, ...]
+    needles: tuple[Found, ...]
+    same: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QualityReport:
+    base: str
+    candidates: tuple[str, ...]
+    window: int
+    texts: tuple[TextResult, ...]
+    asked: tuple[Asked, ...]  # the base first
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(c.passed for c in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"passed": self.passed}
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """A load under judgement."""
+
+    name: str
+    words: Words
+    logits: Logits
+    ask: Ask
+
+
+def run(asked: QualityOptions, say: Say = lambda line: None) -> QualityReport:
+    """Load base and candidates side by side, ask all of them the same. Raises `UserError` for what cannot be loaded or compared."""
+    length = max([asked.window, *(n + SPARE for n in asked.needle_lengths), 512])
+    base = _open(asked.base, length)
+    others = [_open(o, length, base) for o in asked.candidates]
+    texts = []
+    for name, text in shipped_texts(asked.text).items():
+        say(f"{name}: {asked.positions} positions through {1 + len(others)} models")
+        texts.append(_compare(asked, name, text, base, others))
+    answers = [_ask(asked, m, say) for m in (base, *others)] if asked.tasks or asked.needle_lengths else []
+    answers = [answers[0], *(_beside(a, answers[0]) for a in answers[1:])] if answers else []
+    checks = judge(asked.gate, texts, answers)
+    return QualityReport(base.name, tuple(m.name for m in others), asked.window, tuple(texts), tuple(answers), tuple(checks))
+
+
+def shipped_texts(extra: Path | None = None) -> dict[str, str]:
+    """Name -> text."""
+    code = (Path(__file__).parent / "data" / "quality_code.txt").read_text("utf8")
+    found = {"prose": " ".join(Corpus().sentences), "code": code}
+    return found if extra is None else found | {extra.name: read_text(extra)}
+
+
+def _open(options: Options, length: int, base: _Model | None = None) -> _Model:
+    """Raises `UserError` when the model is too short, or does not share the base's vocabulary."""
+    opened = open_model(replace(options, max_model_len=length, max_num_seqs=1))
+    words = open_words(opened.checkpoint)
+    if base is not None:
+        _same_vocabulary(words, base.words)
+    name = f"{Path(opened.plan.path).name}, KV {opened.plan.kv_dtype}"
+    program = load_program(opened)
+    sequence = OneSequence(program, words.vocab_size)
+
+    def ask(past: int, tokens: Ids, want: int) -> Array:
+        program.forward(sequence.step(past, tokens, want))
+        return program.logits()
+
+    return _Model(name, words, program_logits(program, words.vocab_size), ask)
+
+
+def _same_vocabulary(words: Words, base: Words) -> None:
+    text = "".join(shipped_texts().values())[:4000]
+    mine, theirs = words.tokenizer, base.tokenizer
+    if mine.size != theirs.size or mine.encode_plain(text) != theirs.encode_plain(text):
+        raise UserError(
+            f"{words.name} ({mine.size} tokens) and {base.name} ({theirs.size} tokens) do not share a vocabulary", field="--against",
+            value=words.name, remedy="compare files of one model",
+        )  # fmt: skip
+
+
+def _compare(asked: QualityOptions, name: str, text: str, base: _Model, others: Sequence[_Model]) -> TextResult:
+    tokenizer = base.words.tokenizer
+    windows = cut_windows(tokenizer.encode_plain(text), tokenizer.prefix, asked.positions, asked.window)
+    ppl, found = compare(base.logits, {f"{i}": m.logits for i, m in enumerate(others)}, windows)
+    named = tuple(replace(d, name=m.name) for d, m in zip(found, others, strict=True))
+    return TextResult(name, blake2b(text.encode(), digest_size=8).hexdigest(), sum(len(w) for w in windows), ppl, named)
+
+
+def _ask(asked: QualityOptions, model: _Model, say: Say) -> Asked:
+    say(f"questions to {model.name}")
+    tokenizer = model.words.tokenizer
+    asker = Asker(model.ask, tokenizer, tokenizer.prefix)
+    tasks = tuple(asker.answer(t) for t in (*shipped_tasks(), lookup_task())) if asked.tasks else ()
+    found = search(asker, needles(tokenizer, asked.needle_lengths))
+    return Asked(model.name, tasks, tuple(found))
+
+
+def _beside(mine: Asked, base: Asked) -> Asked:
+    pairs = [(a, b) for m, n in zip(mine.tasks, base.tasks, strict=True) for a, b in zip(m.given, n.given, strict=True)]
+    return replace(mine, same=sum(a == b for a, b in pairs) / len(pairs) if pairs else None)
+
+
+def judge(gate: Gate, texts: Sequence[TextResult], answers: Sequence[Asked]) -> list[Check]:
+    """Every measure that the gate looks at, of every candidate."""
+    checks: list[Check] = []
+
+    def check(name: str, measure: str, value: float, limit: float | None, *, least: bool = False) -> None:
+        if limit is not None:
+            checks.append(Check(name, measure, value, limit, value >= limit if least else value <= limit))
+
+    for i, name in enumerate(d.name for d in texts[0].candidates) if texts else ():
+        found = [(t, t.candidates[i]) for t in texts]
+        check(name, "KL mean", max(d.kl_mean for _, d in found), gate.kl)
+        check(name, "KL 99.9%", max(d.kl_p999 for _, d in found), gate.kl_p999)
+        check(name, "top-1 agreement", min(d.top1 for _, d in found), gate.top1, least=True)
+        check(name, "perplexity rise", max(d.ppl / t.base_ppl - 1 for t, d in found), gate.ppl)
+    for mine in answers[1:]:
+        for measure, limit, base, now in (
+            ("right answers lost", gate.tasks, _right(answers[0]), _right(mine)),
+            ("needles lost", gate.needles, _needles(answers[0]), _needles(mine)),
+        ):
+            if now[1]:
+                check(mine.name, measure, (base[0] - now[0]) / now[1], limit)
+    return checks
+
+
+def _right(asked: Asked) -> tuple[int, int]:
+    return sum(sum(t.right) for t in asked.tasks), sum(len(t.right) for t in asked.tasks)
+
+
+def _needles(asked: Asked) -> tuple[int, int]:
+    return sum(n.found for n in asked.needles), sum(n.asked for n in asked.needles)

@@ -1,0 +1,82 @@
+"""The quality report for people, and as a document of `bench report`. Draws nothing, judges nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from ridgeline import __version__
+from ridgeline.bench.probe import machine_name
+from ridgeline.bench.quality import Asked, QualityReport
+from ridgeline.bench.report_schema import ReportDocument, Setup, Table
+
+DEFINITIONS = {
+    "KL": "Kullback-Leibler divergence of the candidate's next-token distribution from the base's, nats per position",
+    "KL 99.9%": "its 99.9th percentile over positions: the worst that words in a thousand see",
+    "top-1": "share of positions where both find the same token likeliest",
+    "perplexity": "exp of the mean negative log-probability of the text's own next token",
+    "needles": "greedy answers that begin with the hidden number",
+}
+
+
+def render(report: QualityReport) -> str:
+    """Tables and the verdict."""
+    lines = [f"base: {report.base}", ""]
+    header = f"{'text':<8}{'candidate':<34}{'ppl':>9}{'base':>9}{'rise':>8}{'KL mean':>10}{'KL 99.9%':>10}{'KL max':>9}{'top-1':>8}"
+    lines.append(header)
+    for t in report.texts:
+        for d in t.candidates:
+            rise = d.ppl / t.base_ppl - 1
+            lines.append(
+                f"{t.text:<8}{d.name:<34}{d.ppl:>9.3f}{t.base_ppl:>9.3f}{rise:>+8.2%}{d.kl_mean:>10.5f}{d.kl_p999:>10.4f}"
+                f"{d.kl_max:>9.4f}{d.top1:>8.2%}"
+            )
+    if report.asked:
+        lines += ["", *_questions(report.asked), ""]
+    for c in report.checks:
+        if not c.passed:
+            lines.append(f"FAILED  {c.candidate}: {c.measure} {c.value:.4g}, limit {c.limit:g}")
+    lines.append(
+        f"{'passed' if report.passed else 'not passed'}: {sum(c.passed for c in report.checks)} of {len(report.checks)} limits kept"
+    )
+    return "\n".join(lines)
+
+
+def _questions(asked: Sequence[Asked]) -> list[str]:
+    names = [t.task for t in asked[0].tasks]
+    width = max(len(a.name) for a in asked) + 2
+    lines = [f"{'right answers':<{width}}" + "".join(f"{n:>10}" for n in names) + f"{'same as base':>14}{'needles':>10}"]
+    for a in asked:
+        cells = "".join(f"{f'{sum(t.right)}/{len(t.right)}':>10}" for t in a.tasks)
+        found = f"{sum(n.found for n in a.needles)}/{sum(n.asked for n in a.needles)}"
+        lines.append(f"{a.name:<{width}}{cells}{'-' if a.same is None else f'{a.same:.1%}':>14}{found:>10}")
+    missed = [f"{n.tokens} tokens at depth {n.depth:g}" for n in asked[0].needles if n.found < n.asked]
+    if missed:
+        lines.append(f"needles that the base itself misses: {', '.join(missed)}")
+    return lines
+
+
+def document(report: QualityReport) -> ReportDocument:
+    """What `bench report` draws."""
+    rows = tuple(
+        (t.text, d.name, t.positions, t.base_ppl, d.ppl, d.ppl / t.base_ppl - 1, d.kl_mean, d.kl_p999, d.top1)
+        for t in report.texts
+        for d in t.candidates
+    )
+    columns = ("text", "candidate", "positions", "base perplexity", "perplexity", "rise", "KL mean", "KL 99.9%", "top-1")
+    tables = [Table(f"Distance from {report.base}", columns, rows)]
+    if report.asked:
+        names = tuple(t.task for t in report.asked[0].tasks)
+        answers = tuple((a.name, *(f"{sum(t.right)}/{len(t.right)}" for t in a.tasks), a.same) for a in report.asked)
+        tables.append(Table("Right answers", ("model", *names, "same as base"), answers))
+        depths = tuple((a.name, n.tokens, n.depth, f"{n.found}/{n.asked}") for a in report.asked for n in a.needles)
+        tables.append(Table("Needle in a haystack", ("model", "tokens", "depth", "found"), depths))
+    checks = tuple((c.candidate, c.measure, c.value, c.limit, "kept" if c.passed else "broken") for c in report.checks)
+    tables.append(Table("Gate", ("candidate", "measure", "value", "limit", "verdict"), checks))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    setup = Setup(
+        {"host": machine_name()}, {"ridgeline": __version__, "python": sys.version.split()[0]}, {"needles, lookup": 0},
+        {f"text {t.text}": t.digest for t in report.texts} | {"window": report.window}, ("ridgeline " + " ".join(sys.argv[1:]),), (), now,
+    )  # fmt: skip
+    return ReportDocument("quality", f"Quality beside {report.base}", setup, tables=tuple(tables), definitions=DEFINITIONS)

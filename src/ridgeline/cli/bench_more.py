@@ -1,0 +1,12 @@
+"""The bench commands that have a module of their own, registered together."""
+
+from __future__ import annotations
+
+import typer
+
+import ridgeline.cli.quality_command as quality_command
+
+
+def register(bench: typer.Typer) -> None:
+    """Add them to `ridgeline bench`."""
+    quality_command.register(bench)
