@@ -6,6 +6,7 @@ from pathlib import Path
 
 import ridgeline.bench.accuracy as accuracies
 import ridgeline.bench.engine as engines
+import ridgeline.bench.lengths as context
 from ridgeline.bench.micro import MicroOptions, render, run
 from ridgeline.cli.output import note, print_json
 from ridgeline.options import Options
@@ -36,3 +37,12 @@ def accuracy(options: Options, *, text: Path | None, positions: int, window: int
         print_json(report.as_json())
     else:
         print(accuracies.render(report))
+
+
+def lengths(options: Options, tokens: tuple[int, ...], *, repeat: int, as_json: bool) -> None:
+    """Raises `UserError` for a model or lengths that cannot be used. What takes long is said on stderr."""
+    report = context.run(context.LengthOptions(options, tokens, repeat), note)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        print(context.render(report))

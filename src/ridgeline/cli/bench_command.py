@@ -114,3 +114,31 @@ def bench_accuracy(
         model, max_model_len=max(1, window), threads=threads, kv_cache_dtype="auto", block_size=block_size, backend="cpu", isa=isa
     )
     accuracy(options, text=None if text is None else Path(text), positions=positions, window=window, as_json=json)
+
+
+@bench.command("lengths")
+def bench_lengths(
+    model: args.Model,
+    lengths: Annotated[str, typer.Option(metavar="N,N,...", help="Tokens of context, rising.")] = "64,128,256,512,1024",
+    repeat: Annotated[int, typer.Option(parser=args.count("--repeat"), metavar="N", help="Runs; medians are reported.")] = 3,
+    json: args.Json = False,
+    threads: args.Threads = None,
+    kv_cache_dtype: args.KvCacheDtype = "auto",
+    block_size: args.BlockSize = 16,
+    isa: args.Isa = "auto",
+) -> None:
+    """What a longer context costs: time to the first token, and of one more token with the KV cache and without it.
+
+    \b
+    Examples:
+      ridgeline bench lengths smollm2
+      ridgeline bench lengths smollm2 --lengths 128,512,2k,8k --json
+    """
+    from ridgeline.cli.bench import lengths as measure
+
+    tokens = tuple(args.count("--lengths")(part) for part in lengths.split(","))
+    options = args.load_options(
+        model, max_model_len=max(64, *tokens) + 1, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu",
+        isa=isa,
+    )  # fmt: skip
+    measure(options, tokens, repeat=repeat, as_json=json)

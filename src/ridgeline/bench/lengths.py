@@ -1,0 +1,177 @@
+"""`bench lengths`: what a longer context costs. Time to the first token and of one more token, with the KV cache and without it.
+
+Without a cache every token is a whole prompt again: what the cache saves is measured, not argued. Knows one sequence and no terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from math import log
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ridgeline.bench.probe import machine
+from ridgeline.bench.runner import Ids, OneSequence, random_tokens
+from ridgeline.engine.loader import load_program, open_model
+from ridgeline.errors import UserError
+from ridgeline.graph.ops import Embed
+from ridgeline.graph.step import Span
+from ridgeline.kv.layout import bytes_per_token
+from ridgeline.options import Options
+from ridgeline.planner.cost import GraphCost
+from ridgeline.planner.hardware import Machine
+from ridgeline.planner.roofline import predict, predict_prompt
+
+Say = Callable[[str], None]
+SAME_TOKENS, SAME_PAST = 24, 40  # tokens generated both ways, after a prompt of so many
+
+
+@dataclass(frozen=True, slots=True)
+class LengthOptions:
+    """options: how to load; lengths: tokens of context, rising; repeat: runs whose medians are reported."""
+
+    options: Options
+    lengths: tuple[int, ...]
+    repeat: int = 3
+
+    def __post_init__(self) -> None:
+        if self.repeat < 1:
+            raise UserError(f"--repeat is {self.repeat}, must be at least 1", field="--repeat", value=self.repeat, limit=1)
+        if len(self.lengths) < 3 or any(b <= a for a, b in zip(self.lengths, self.lengths[1:], strict=False)) or self.lengths[0] < 1:
+            text = ",".join(map(str, self.lengths))
+            remedy = "give at least three rising numbers of tokens, e.g. 128,256,512,1024"
+            raise UserError(f"--lengths is {text}: {remedy}", field="--lengths", value=text)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthRow:
+    """At a context of `tokens`: seconds to the first token of a prompt that long, of one more token with the cache, of one more without
+    it; predicted_*: the roofline's, never slower than that."""
+
+    tokens: int
+    ttft_s: float
+    cached_s: float
+    uncached_s: float
+    predicted_ttft_s: float
+    predicted_cached_s: float
+    predicted_uncached_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LengthReport:
+    """ttft_fit: a, b, c of a + b n + c n^2 seconds. growth: exponents of the time of a token without the cache over the last two
+    lengths, measured and by the roofline; the whole answer costs one power more. slope_*: seconds that a token of context adds to a
+    cached step, and KV bytes over bandwidth. identical: the same tokens and logits, bit for bit, both ways."""
+
+    model: str
+    threads: int
+    rows: tuple[LengthRow, ...]
+    ttft_fit: tuple[float, float, float]
+    growth_measured: float
+    growth_predicted: float
+    slope_s: float
+    slope_predicted_s: float
+    kv_bytes_per_token: int
+    identical: bool
+    machine: Machine
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Lengths:
+    def __init__(self, asked: LengthOptions) -> None:
+        model = open_model(asked.options)
+        self.asked, self.plan, self.program = asked, model.plan, load_program(model)
+        self._vocab = next(op.vocab for op in self.program.graph.ops if isinstance(op, Embed))
+        self._one = OneSequence(self.program, self._vocab)
+        self._tokens = random_tokens(asked.lengths[-1] + 1, self._vocab)
+        self.book = GraphCost(self.program.graph, {n: t.nbytes for n, t in model.spec.tensors.items()}, self.plan.kv_dtype)
+        self.machine = machine(self.plan.threads, getattr(self.program, "isa", self.plan.isa))
+
+    def row(self, n: int) -> LengthRow:
+        ttft, cached, uncached = [], [], []
+        for _ in range(self.asked.repeat):
+            ttft.append(self._one.prompt_seconds(self._tokens[:n], self.plan.chunk))
+            cached += [self._one_more(n) for _ in range(5)]
+            uncached.append(self._one.prompt_seconds(self._tokens[: n + 1], self.plan.chunk))
+        return LengthRow(
+            n, median(ttft), median(cached), median(uncached),
+            predict_prompt(self.book, n, self.machine, chunk=self.plan.chunk).lower_s,
+            predict(self.book, [Span(0, n, 1, 1)], self.machine).lower_s,
+            predict_prompt(self.book, n + 1, self.machine, chunk=self.plan.chunk).lower_s,
+        )  # fmt: skip
+
+    def _one_more(self, past: int) -> float:
+        start = perf_counter()
+        self.program.forward(self._one.step(past, self._tokens[past : past + 1], 1))
+        return perf_counter() - start
+
+    def identical(self) -> bool:
+        """Greedy tokens of both ways, and the logits that chose them."""
+        prompt = self._tokens[: min(SAME_PAST, self.asked.lengths[-1])]
+        count = min(SAME_TOKENS, self.plan.max_model_len - len(prompt))
+        return all(np.array_equal(a, b) for a, b in zip(self._answer(prompt, count, True), self._answer(prompt, count, False), strict=True))
+
+    def _answer(self, prompt: Ids, count: int, cached: bool) -> list[Any]:
+        known, past, logits = prompt, 0, []
+        for _ in range(count):
+            for first in range(past, len(known), self.plan.chunk):
+                part = known[first : first + self.plan.chunk]
+                self.program.forward(self._one.step(first, part, int(first + len(part) == len(known))))
+            logits.append(self.program.logits()[0].copy())
+            past = len(known) if cached else 0
+            known = np.append(known, np.int32(logits[-1].argmax()))
+        return [known, *logits]
+
+
+def run(asked: LengthOptions, say: Say = lambda line: None) -> LengthReport:
+    """Load and measure. Raises `UserError` for what cannot be loaded, and for lengths over the model's."""
+    work = _Lengths(asked)
+    work.row(asked.lengths[0])  # first use of pages and scratch memory is not what is measured
+    rows = []
+    for n in asked.lengths:
+        say(f"measuring a context of {n} tokens")
+        rows.append(work.row(n))
+    lengths = [float(r.tokens) for r in rows]
+    c, b, a = np.polyfit(lengths, [r.ttft_s for r in rows], 2)
+    slope = float(np.polyfit(lengths, [r.cached_s for r in rows], 1)[0])
+    kv_bytes = bytes_per_token(work.program.graph.caches, work.plan.kv_dtype, beyond_windows=True)
+    return LengthReport(
+        model=work.plan.model, threads=work.plan.threads, rows=tuple(rows), ttft_fit=(float(a), float(b), float(c)),
+        growth_measured=_growth(lengths, [r.uncached_s for r in rows]),
+        growth_predicted=_growth(lengths, [r.predicted_uncached_s for r in rows]),
+        slope_s=slope, slope_predicted_s=kv_bytes / (work.machine.read_gb_s * 1e9), kv_bytes_per_token=kv_bytes,
+        identical=work.identical(), machine=work.machine,
+    )  # fmt: skip
+
+
+def _growth(lengths: Sequence[float], seconds: Sequence[float]) -> float:
+    """Slope between the last two points on logarithmic axes: the local exponent."""
+    return log(seconds[-1] / seconds[-2]) / log(lengths[-1] / lengths[-2])
+
+
+def render(report: LengthReport) -> str:
+    """The report for people."""
+    r, (a, b, c), gb_s = report, report.ttft_fit, report.machine.read_gb_s
+    lines = [
+        f"{r.model}, {r.threads} threads: medians, in brackets the roofline's least",
+        f"  {'context':>8}{'first token, ms':>26}{'next token, cache, ms':>26}{'next token, no cache, ms':>28}{'cache gains':>13}",
+    ]
+    for row in r.rows:
+        cells = [(row.ttft_s, row.predicted_ttft_s), (row.cached_s, row.predicted_cached_s), (row.uncached_s, row.predicted_uncached_s)]
+        ttft, cached, uncached = (f"{1e3 * got:.2f} ({1e3 * least:.2f})" for got, least in cells)
+        lines.append(f"  {row.tokens:>8}{ttft:>26}{cached:>26}{uncached:>28}{row.uncached_s / row.cached_s:>12.0f}x")
+    lines += [
+        f"  first token: {1e3 * a:.2f} ms + {1e6 * b:.2f} us n + {1e9 * c:.3f} ns n^2",
+        f"  next token with the cache: {1e9 * r.slope_s:.1f} ns more for each token of context;"
+        f" its {r.kv_bytes_per_token:,} bytes of KV take {1e9 * r.slope_predicted_s:.1f} ns at {gb_s:.1f} GB/s",
+        f"  next token without it: like n^{r.growth_measured:.2f} (roofline n^{r.growth_predicted:.2f}, n^2 where attention outweighs the rest);"
+        f" a whole answer like n^{1 + r.growth_measured:.2f}",
+        f"  same tokens and same logits both ways: {'yes, bit for bit' if r.identical else 'NO'}",
+    ]
+    return "\n".join(lines)
