@@ -170,8 +170,8 @@ def render(report: LengthReport) -> str:
         f"  first token: {1e3 * a:.2f} ms + {1e6 * b:.2f} us n + {1e9 * c:.3f} ns n^2",
         f"  next token with the cache: {1e9 * r.slope_s:.1f} ns more for each token of context;"
         f" its {r.kv_bytes_per_token:,} bytes of KV take {1e9 * r.slope_predicted_s:.1f} ns at {gb_s:.1f} GB/s",
-        f"  next token without it: like n^{r.growth_measured:.2f} (roofline n^{r.growth_predicted:.2f}, n^2 where attention outweighs the rest);"
-        f" a whole answer like n^{1 + r.growth_measured:.2f}",
+        f"  next token without it: like n^{r.growth_measured:.2f}, roofline n^{r.growth_predicted:.2f} (n^2 where attention outweighs"
+        f" the rest); a whole answer like n^{1 + r.growth_measured:.2f}",
         f"  same tokens and same logits both ways: {'yes, bit for bit' if r.identical else 'NO'}",
     ]
     return "\n".join(lines)
