@@ -1,0 +1,164 @@
+"""Which engines there are to measure, as data: how each is found, started and asked. Knows their command lines; starts nothing.
+
+Only what is installed is measured; an engine that is not found is reported as such, with what would make it be found.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from ridgeline.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What an engine shall serve. model: as the user named it; file: where it lies. context: tokens of one sequence; seqs: at once."""
+
+    model: str
+    file: str
+    port: int
+    context: int
+    seqs: int
+    threads: int
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine. programs: names looked for on PATH; module: a Python module that is enough instead.
+
+    command: arguments after the program; prefix: of its API; ready: the path that answers 200 once it serves.
+    """
+
+    name: str
+    programs: tuple[str, ...]
+    module: str | None
+    command: Callable[[Wish], list[str]]
+    model_name: Callable[[Wish], str]
+    install: str
+    version: tuple[str, ...] = ("--version",)
+    prefix: str = "/v1"
+    ready: str = "/health"
+
+
+def _ridgeline(w: Wish) -> list[str]:
+    return [
+        "serve", w.model, "--host", "127.0.0.1", "--port", str(w.port), "--max-model-len", str(w.context), "--max-num-seqs", str(w.seqs),
+        "--threads", str(w.threads), "--max-num-queued-reqs", "4096", "--quiet",
+    ]  # fmt: skip
+
+
+def _llama(w: Wish) -> list[str]:
+    """Each slot has a KV buffer of its own: faster than one that all share, whose attention walks what others hold too."""
+    return [
+        "-m", w.file, "--host", "127.0.0.1", "--port", str(w.port), "-np", str(w.seqs), "-c", str(w.context * w.seqs),
+        "-t", str(w.threads), "-tb", str(w.threads), "--no-webui",
+    ]  # fmt: skip
+
+
+def _vllm(w: Wish) -> list[str]:
+    return [
+        "serve", w.file, "--host", "127.0.0.1", "--port", str(w.port), "--max-model-len", str(w.context), "--max-num-seqs", str(w.seqs),
+        "--enable-prefix-caching",
+    ]  # fmt: skip
+
+
+def _sglang(w: Wish) -> list[str]:
+    return [
+        "--model-path", w.file, "--host", "127.0.0.1", "--port", str(w.port), "--context-length", str(w.context),
+        "--max-running-requests", str(w.seqs), "--enable-cache-report", "--device", "cpu",
+    ]  # fmt: skip
+
+
+def _openvino(w: Wish) -> list[str]:
+    return [
+        "--rest_port", str(w.port), "--rest_bind_address", "127.0.0.1", "--model_name", "model", "--model_path", w.file,
+        "--task", "text_generation", "--max_num_seqs", str(w.seqs), "--enable_prefix_caching", "true",
+    ]  # fmt: skip
+
+
+def _transformers(w: Wish) -> list[str]:
+    return ["serve", w.file, "--host", "127.0.0.1", "--port", str(w.port), "--device", "cpu"]
+
+
+ENGINES: Mapping[str, Engine] = {e.name: e for e in (
+    Engine("ridgeline", (), "ridgeline", _ridgeline, lambda w: w.model, "it is this program"),
+    Engine("llama.cpp", ("llama-server",), None, _llama, lambda w: Path(w.file).name, "build llama.cpp, or give --engine-path FILE"),
+    Engine("vllm", ("vllm",), None, _vllm, lambda w: w.file, "pip install vllm"),
+    Engine("sglang", (), "sglang.launch_server", _sglang, lambda w: w.file, "pip install sglang", version=()),
+    Engine("openvino", ("ovms",), None, _openvino, lambda w: "model", "install OpenVINO Model Server (ovms)", prefix="/v3",
+           ready="/v2/health/ready"),
+    Engine("transformers", ("transformers",), None, _transformers, lambda w: w.file, 'pip install "transformers[serving]"', ("version",)),
+)}  # fmt: skip
+
+
+def engine(name: str) -> Engine:
+    """Raises `UserError` naming those that are known."""
+    found = ENGINES.get(name)
+    if found is None:
+        raise UserError(
+            f"--engine {name} is not known", field="--engine", value=name, limit=tuple(ENGINES), remedy=f"one of {', '.join(ENGINES)}"
+        )
+    return found
+
+
+def program(e: Engine, path: str | None = None) -> list[str]:
+    """The beginning of its command line. Raises `UserError` when it is not installed. path: where the user says it is."""
+    if path is not None:
+        file = Path(path).expanduser()
+        if not file.is_file() or not os.access(file, os.X_OK):
+            raise UserError(f"--engine-path {path}: not a program", field="--engine-path", value=path, remedy="give the executable")
+        return [str(file)]
+    for name in e.programs:
+        found = shutil.which(name)
+        if found is not None:
+            return [found]
+    if e.module is not None and _importable(e.module):
+        return [sys.executable, "-m", e.module]
+    looked = [*e.programs, *([f"Python module {e.module}"] if e.module else [])]
+    text = f"{e.name} is not installed ({' and '.join(looked)} not found), so it was not measured"
+    raise UserError(text, field="--engine", value=e.name, remedy=e.install)
+
+
+def installed(e: Engine, path: str | None = None) -> bool:
+    try:
+        return bool(program(e, path))
+    except UserError:
+        return False
+
+
+def command(e: Engine, begin: Sequence[str], wish: Wish) -> list[str]:
+    """Exactly what is run."""
+    return [*begin, *e.command(wish), *wish.extra]
+
+
+def shown(line: Sequence[str]) -> str:
+    """A command line for people and shells."""
+    return shlex.join(line)
+
+
+def version(e: Engine, begin: Sequence[str]) -> str | None:
+    """Its own first line about itself; None when it has none."""
+    if not e.version:
+        return None
+    try:
+        done = subprocess.run([*begin, *e.version], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return next((line for line in lines if any(c.isdigit() for c in line)), None)
+
+
+def _importable(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

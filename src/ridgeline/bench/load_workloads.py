@@ -1,0 +1,196 @@
+"""Workloads as data: what each use of a model asks, promises, and which figure it is about. Makes sessions from it, sends nothing.
+
+A session is one or more turns; every later turn follows the answers before it, echoed as the model wrote them. Arrival times and uniform
+lengths come from `workloads`, which drives the simulator with the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from ridgeline.bench.client_metrics import Slo
+from ridgeline.bench.corpus import Corpus
+from ridgeline.bench.workloads import Lengths, bursts, poisson, trace_file
+from ridgeline.errors import UserError
+
+Endpoint = Literal["chat", "completions"]
+MAX_LENGTH = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Token counts, lognormal: `median`, `sigma` of the logarithm (0: always the median), cut to low..high."""
+
+    median: int
+    sigma: float = 0.0
+    low: int = 1
+    high: int = MAX_LENGTH
+
+    def draw(self, rng: np.random.Generator, scale: float) -> int:
+        value = self.median * float(np.exp(self.sigma * rng.standard_normal()))
+        return max(1, round(min(max(value, self.low), self.high) * scale))
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One use of a model. shared: tokens that sessions have in common, one of `variants` texts; turns, n: answers per prompt.
+
+    metric: the figure (of `client_metrics`) that it is about; concurrency: default loads, 0 for all at once.
+    """
+
+    name: str
+    about: str
+    metric: str
+    why: str
+    arrival: str
+    prompt: Mix
+    output: Mix
+    slo: Slo
+    concurrency: tuple[int, ...]
+    requests: int
+    shared: int = 0
+    variants: int = 1
+    turns: int = 1
+    n: int = 1
+    text: Literal["prose", "code"] = "prose"
+    endpoint: Endpoint = "chat"
+
+
+PRESETS: Mapping[str, Preset] = {p.name: p for p in (
+    Preset(
+        "chat", "people who talk with a model; lengths spread like ShareGPT's (mean 161 in, 338 out before the cuts)", "goodput_s",
+        "how many users are served within a reader's patience", "users who each ask again at once; --rate makes it Poisson",
+        Mix(88, 1.1, 4, 1024), Mix(225, 0.9, 8, 1024), Slo(1.0, 0.100), (1, 4, 16), 32,
+    ),
+    Preset(
+        "rag", "questions about few long documents that all share", "ttft_ms", "a reader waits for the first word",
+        "users who each ask again at once", Mix(48, 0.5, 8, 256), Mix(64, 0.5, 8, 256), Slo(2.0, 0.100), (1, 4), 24,
+        shared=1500, variants=3,
+    ),
+    Preset(
+        "agents", "N branches of one role prompt at once; each then reviews and rates its own answer from 1 to 10", "requests_s",
+        "all branches must end before the agent goes on, and most of what they read is shared", "all branches at one moment",
+        Mix(40, 0.3, 8, 128), Mix(96), Slo(2.0, 0.100), (0,), 16, shared=1000, turns=2,
+    ),
+    Preset(
+        "long", "one long prompt, a short answer: reading dominates", "ttft_ms", "how fast a machine reads", "one after the other",
+        Mix(3000, 0.2, 500, 12000), Mix(32), Slo(10.0, 0.200), (1,), 6,
+    ),
+    Preset(
+        "code", "completion of a source file while its author types", "ttft_ms", "a completion that comes late is not read",
+        "bursts of keystrokes: a few at once", Mix(400, 0.6, 64, 2000), Mix(24, 0.4, 4, 64), Slo(0.5, 0.050), (1, 4), 24,
+        text="code", endpoint="completions",
+    ),
+    Preset(
+        "batch", "offline: nobody waits, every prompt is known beforehand", "total_tok_s", "tokens per hour of the machine",
+        "everything at once", Mix(300, 0.4, 32, 2000), Mix(64, 0.4, 8, 256), Slo(), (0,), 64,
+    ),
+    Preset(
+        "rl", "rollouts: n samples of each prompt, as long as they may get", "output_tok_s", "samples per hour; the longest is waited for",
+        "all prompts at once, n answers each", Mix(120, 0.4, 16, 512), Mix(256), Slo(), (0,), 8, n=8,
+    ),
+)}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the user says, and how many tokens may answer."""
+
+    text: str
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One conversation. arrival_s: of its first turn in an open loop, from the beginning of the cell."""
+
+    id: str
+    system: str
+    turns: tuple[Turn, ...]
+    n: int = 1
+    arrival_s: float = 0.0
+
+    @property
+    def requests(self) -> int:
+        return len(self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What decides the text of a workload, all of it recorded. characters: per token of the served model's tokenizer.
+
+    salt: begins every prompt, so that no run finds the cache of another; the same salt and seed ask the same again.
+    """
+
+    preset: Preset
+    requests: int
+    seed: int = 0
+    salt: str = ""
+    characters: float = 4.2
+    scale: float = 1.0
+
+
+def preset(name: str) -> Preset:
+    """Raises `UserError` naming those that exist."""
+    found = PRESETS.get(name)
+    if found is None:
+        text = f"--workload {name} is not known"
+        raise UserError(text, field="--workload", value=name, limit=tuple(PRESETS), remedy=f"one of {', '.join(PRESETS)}")
+    return found
+
+
+def sessions(recipe: Recipe, corpus: Corpus) -> list[Session]:
+    """`requests` sessions of the preset (of `turns` requests each)."""
+    p, rng = recipe.preset, np.random.default_rng([recipe.seed, len(recipe.preset.name)])
+    write = corpus.code if p.text == "code" else corpus.prose
+    size = recipe.characters
+    salt = f"[{recipe.salt}] " if recipe.salt else ""
+    common = [""] * p.variants
+    if p.shared:
+        length = round(p.shared * recipe.scale * size)
+        common = [_SYSTEM.get(p.name, "") + write(np.random.default_rng([recipe.seed, i, 7]), length) for i in range(p.variants)]
+    made = []
+    for i in range(recipe.requests):
+        prompt, output = p.prompt.draw(rng, recipe.scale), p.output.draw(rng, recipe.scale)
+        shared = common[i % p.variants]
+        # Where sessions share nothing, each has a mark of its own, so that nothing but the template's head can be found in a cache.
+        own = "" if shared else (f"[{recipe.salt}.{i}] " if recipe.salt else "")
+        first = _OPENING.get(p.name, "").format(i=i + 1) + write(rng, round(prompt * size))
+        turns = [Turn(own + first, output), *(Turn(_REVIEW, output) for _ in range(p.turns - 1))]
+        made.append(Session(f"s{i}", salt + shared if shared else "", tuple(turns), p.n))
+    return made
+
+
+_SYSTEM = {
+    "agents": "You are one of several reviewers of a project. Read the notes below, then do exactly what is asked.\n\n",
+    "rag": "Answer from this document only.\n\n",
+}
+_OPENING = {
+    "agents": "Branch {i}: propose one improvement that nobody else would, for this case. ",
+    "rag": "What does the document say about this? ",
+    "chat": "", "long": "Summarise the following text.\n\n",
+}  # fmt: skip
+_REVIEW = "Review your answer above as a strict colleague would, and rate it from 1 to 10."
+
+
+def timed(made: Sequence[Session], rate: float, burst: int, seed: int) -> list[Session]:
+    """The same sessions with arrival times: Poisson of `rate` sessions/s, or groups of `burst` at once at the same mean rate."""
+    one = Lengths(1, 1)
+    loop = bursts(len(made), rate, burst, one, seed) if burst > 1 else poisson(len(made), rate, one, seed)
+    return [replace(s, arrival_s=j.arrival_s) for s, j in zip(made, loop.start(), strict=True)]
+
+
+def traced(path: Path, corpus: Corpus, salt: str, words_per_token: Callable[[int], int]) -> list[Session]:
+    """Sessions of a trace file (the simulator's format): prompts of one prefix_id begin with the same words. Raises `FileFormatError`."""
+    made = []
+    vocabulary = np.array(corpus.words)
+    for job in trace_file(path).start():
+        ids = job.prompt[: words_per_token(len(job.prompt))]
+        text = " ".join(vocabulary[ids % len(vocabulary)])
+        made.append(Session(job.id, "", (Turn((f"[{salt}] " if salt else "") + text, job.output),), arrival_s=job.arrival_s))
+    return made

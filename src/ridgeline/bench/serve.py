@@ -1,0 +1,104 @@
+"""`bench serve`: one server under a workload, load by load, to the knee. Orchestration only: options in, a result of plain facts out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ridgeline.bench.serve_cells import Bench, Cell, WarmUp
+from ridgeline.bench.serve_options import ServeOptions
+from ridgeline.bench.serve_server import Server, serving
+
+Say = Callable[[str], None]
+KNEE = 0.90
+_GAIN = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class ServeResult:
+    """server: what was measured; saturated: the load at which a sweep was stopped, None where it was not; command: ours."""
+
+    asked: ServeOptions
+    server: Server
+    warm: WarmUp
+    cells: tuple[Cell, ...]
+    knee: float | None
+    saturated: float | None
+    salt: str
+    command: tuple[str, ...]
+
+
+def run(asked: ServeOptions, say: Say = lambda line: None) -> ServeResult:
+    """Starts or finds the server, warms up, measures every load. Raises `UserError` for what cannot be measured; `say` gets progress."""
+    with serving(asked.source, _seqs(asked), _context(asked), say) as server:
+        bench = Bench(asked, server, say)
+        say(f"warming up {server.name} with {server.model}")
+        warm = bench.warm_up()
+        cells, saturated = _cells(asked, bench, warm, say)
+    return ServeResult(asked, server, warm, tuple(cells), knee(cells), saturated, bench.run_salt, tuple(sys.argv))
+
+
+def _cells(asked: ServeOptions, bench: Bench, warm: WarmUp, say: Say) -> tuple[list[Cell], float | None]:
+    """All loads; a sweep and rising rates end at the first that the server cannot keep up with."""
+    cells: list[Cell] = []
+    if asked.trace is not None:
+        return [bench.cell(warm, None, None)], None
+    for load in asked.rates or asked.loads:
+        rate = load if asked.rates else None
+        users = None if asked.rates else int(load)
+        say(f"measuring {f'{rate:g} sessions/s' if rate is not None else f'{users} at once'}")
+        cells.append(bench.cell(warm, users, rate))
+        say(line_of(cells[-1]))
+        if stop(cells, asked.sweep):
+            return cells, cells[-1].load
+    return cells, None
+
+
+def stop(cells: Sequence[Cell], sweep: bool) -> bool:
+    """Over-saturated. Open loop: the wait grew all along. Sweep: under 5% more tokens/s than at the load before."""
+    last = cells[-1]
+    if last.kind == "rate":
+        return last.growing
+    if not sweep or len(cells) < 2:
+        return False
+    return (last.figures.output_tok_s or 0.0) < _GAIN * (cells[-2].figures.output_tok_s or 0.0)
+
+
+def knee(cells: Sequence[Cell]) -> float | None:
+    """The smallest load with 90% of the best tokens/s: beyond it, waiting is all that grows. None for fewer than three loads."""
+    if len(cells) < 3:
+        return None
+    best = max(c.figures.output_tok_s or 0.0 for c in cells)
+    return next((c.load for c in sorted(cells, key=lambda c: c.load) if (c.figures.output_tok_s or 0.0) >= KNEE * best), None)
+
+
+def line_of(cell: Cell) -> str:
+    """Progress for people."""
+    f = cell.figures
+    ttft = "-" if f.ttft_ms is None else f"{f.ttft_ms.p50:.0f} ms"
+    failed = f", {f.failed} FAILED" if f.failed else ""
+    return f"  {f.completed} requests in {f.seconds:.1f} s: {f.output_tok_s or 0:.1f} output tok/s, TTFT p50 {ttft}{failed}"
+
+
+def _seqs(asked: ServeOptions) -> int:
+    """Sequences that an engine of ours should hold at once."""
+    open_loop = 64 if asked.rates or asked.trace is not None else 1
+    return max(open_loop, *(asked.loads or (1,))) * asked.preset.n if asked.trace is None else open_loop
+
+
+def _context(asked: ServeOptions) -> int:
+    """Tokens that the longest session can come to, with room for the template."""
+    p = asked.preset
+    if asked.trace is not None:
+        from ridgeline.bench.workloads import trace_file
+
+        longest = max(len(j.prompt) + j.output for j in trace_file(asked.trace).start())
+        return _rounded(2 * longest + 256)
+    prompt = p.prompt.high if p.prompt.sigma else p.prompt.median
+    output = p.output.high if p.output.sigma else p.output.median
+    return _rounded(round(asked.scale * (1.25 * (p.shared + prompt) + p.turns * output)) + 64 * p.turns + 192)
+
+
+def _rounded(tokens: int) -> int:
+    return -(-tokens // 256) * 256

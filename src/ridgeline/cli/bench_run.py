@@ -1,0 +1,27 @@
+"""Runs what `bench_serve` declares and shows it: progress on stderr, the result on stdout, records into a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ridgeline.bench.serve as serves
+from ridgeline.bench.serve_document import document, records
+from ridgeline.bench.serve_options import ServeOptions
+from ridgeline.bench.serve_text import render
+from ridgeline.cli.output import note, print_json
+from ridgeline.errors import UserError
+
+
+def measure_serve(asked: ServeOptions, out: Path | None, *, as_json: bool) -> None:
+    """Raises `UserError` for what cannot be measured."""
+    if out is not None and not out.absolute().parent.is_dir():
+        raise UserError(f"--records {out}: no such folder", field="--records", value=str(out), remedy="make the folder first")
+    result = serves.run(asked, note)
+    if out is not None:
+        lines = (json.dumps(r, ensure_ascii=True) + "\n" for cell in result.cells for r in records(cell))
+        out.write_text("".join(lines), "utf8")
+    if as_json:
+        print_json(document(result))
+    else:
+        print(render(result))

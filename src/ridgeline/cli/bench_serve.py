@@ -1,0 +1,124 @@
+"""`ridgeline bench serve`, `bench ab`, `bench peers`: their options and their help. Declarations; the work is in `bench/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import ridgeline.cli.args as args
+from ridgeline.errors import UserError
+
+if TYPE_CHECKING:
+    from ridgeline.bench.serve_options import ServeOptions
+
+_URL_HELP = "A server that runs already, e.g. http://127.0.0.1:8000."
+_ENGINE_HELP = "What shall serve MODEL: ridgeline, llama.cpp, vllm, sglang, openvino, transformers."
+_PATH_HELP = "The engine's program, where it is not on PATH."
+_ARGS_HELP = "More options for the engine, as one text, e.g. '-fa on'."
+_WORKLOAD_HELP = "chat, rag, agents, long, code, batch, rl: each says what it is about."
+_TRACE_HELP = "JSONL of arrival, prompt_len, output_len (prefix_id, prefix_len): replayed as it is."
+_LOADS_HELP = "Closed loop: so many sessions at once, e.g. 1,4,16; 0 is all. Default: the workload's."
+_RATE_HELP = "Open loop: sessions per second, e.g. 0.5,1,2, whoever waits. Poisson."
+_SWEEP_HELP = "Double the concurrency until the knee is passed."
+_SALT_HELP = "Begins every prompt, so that no run finds another's cache. Default: drawn anew and told."
+_SCALE_HELP = "Multiplies all lengths."
+_LIMIT_HELP = "A cell begins no new session after so many seconds."
+_REPEATS_HELP = "More tries of a cell in which others took over 5% of the CPUs."
+
+
+def register(bench: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    bench.command("serve")(serve)
+
+
+def serve(
+    model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help=args.MODEL_HELP)] = None,
+    url: Annotated[str | None, typer.Option(metavar="URL", help=_URL_HELP)] = None,
+    engine: Annotated[str, typer.Option(metavar="NAME", help=_ENGINE_HELP)] = "ridgeline",
+    engine_path: Annotated[str | None, typer.Option(metavar="FILE", help=_PATH_HELP)] = None,
+    engine_args: Annotated[str, typer.Option(metavar="TEXT", help=_ARGS_HELP)] = "",
+    workload: Annotated[str, typer.Option(metavar="NAME", help=_WORKLOAD_HELP)] = "chat",
+    trace: Annotated[str | None, typer.Option(metavar="FILE", help=_TRACE_HELP)] = None,
+    concurrency: Annotated[str, typer.Option(metavar="N,N", help=_LOADS_HELP)] = "",
+    rate: Annotated[str, typer.Option(metavar="R,R", help=_RATE_HELP)] = "",
+    burst: Annotated[int, typer.Option(parser=args.count("--burst"), metavar="N", help="With --rate: so many sessions at a time.")] = 1,
+    sweep: Annotated[bool, typer.Option("--sweep", help=_SWEEP_HELP)] = False,
+    requests: Annotated[int | None, typer.Option(parser=args.count("--requests"), metavar="N", help="Sessions per cell.")] = None,
+    seed: Annotated[int, typer.Option(parser=args.count("--seed"), metavar="N", help="Same seed, same prompts.")] = 0,
+    salt: Annotated[str | None, typer.Option(metavar="TEXT", help=_SALT_HELP)] = None,
+    keep_cache: Annotated[bool, typer.Option("--keep-cache", help="One salt for all cells: later ones find the cache.")] = False,
+    scale: Annotated[float, typer.Option(metavar="X", help=_SCALE_HELP)] = 1.0,
+    slo_ttft: Annotated[float | None, typer.Option(metavar="MS", help="Promise for TTFT. Default: the workload's.")] = None,
+    slo_tpot: Annotated[float | None, typer.Option(metavar="MS", help="Promise for TPOT. Default: the workload's.")] = None,
+    max_seconds: Annotated[float, typer.Option(metavar="S", help=_LIMIT_HELP)] = 120.0,
+    timeout: Annotated[float, typer.Option(metavar="S", help="A request that takes longer has failed.")] = 600.0,
+    warmup: Annotated[int, typer.Option(parser=args.count("--warmup"), metavar="N", help="Requests before the first cell.")] = 2,
+    repeats: Annotated[int, typer.Option(parser=args.count("--repeats"), metavar="N", help=_REPEATS_HELP)] = 2,
+    endpoint: Annotated[str | None, typer.Option(metavar="NAME", help="chat or completions. Default: the workload's.")] = None,
+    ignore_eos: Annotated[bool, typer.Option(help="Answers run to the workload's length, where the server can.")] = True,
+    temperature: args.Temperature = 0.0,
+    served_model_name: Annotated[str | None, typer.Option(metavar="NAME", help="What requests call the model.")] = None,
+    api_key: Annotated[str | None, typer.Option(metavar="KEY", envvar="RIDGELINE_BENCH_API_KEY", help="Sent as bearer token.")] = None,
+    max_model_len: args.MaxModelLen = None,
+    threads: args.Threads = None,
+    out: Annotated[str | None, typer.Option("--records", metavar="FILE", help="Write one JSON line per request.")] = None,
+    json: args.Json = False,
+) -> None:
+    """Any OpenAI-compatible server under a workload: latency, throughput and goodput, with every definition beside them.
+
+    \b
+    Examples:
+      ridgeline bench serve smollm2                                 starts our server, people who talk with it, ends it
+      ridgeline bench serve --url http://127.0.0.1:8080 --sweep     a server that runs: double the load to the knee
+      ridgeline bench serve ./model.gguf --engine llama.cpp --engine-path ~/llama-server --workload agents
+      ridgeline bench serve smollm2 --rate 0.5,1,2 --slo-ttft 500   open loop: Poisson arrivals, goodput under a promise
+      ridgeline bench serve smollm2 --workload rl --json > rl.json  then: ridgeline bench report rl.json
+
+    \b
+    Workloads: chat, rag (few documents that all share), agents (branches of one role prompt that then rate
+    their own answers), long, code, batch, rl (n samples of each prompt); --trace replays a file.
+    """
+    from ridgeline.cli.bench_run import measure_serve
+
+    given = {k: v for k, v in locals().items() if k != "measure_serve"}
+    measure_serve(serve_options(given), None if out is None else Path(out), as_json=json)
+
+
+def serve_options(given: dict[str, Any]) -> ServeOptions:
+    """Checked options from what was typed. Raises `UserError` naming the option."""
+    import shlex
+
+    from ridgeline.bench.client_metrics import Slo
+    from ridgeline.bench.load_workloads import preset
+    from ridgeline.bench.serve_options import ServeOptions, Source
+
+    try:
+        extra = tuple(shlex.split(given["engine_args"]))
+    except ValueError as error:
+        raise UserError(f"--engine-args: {error}", field="--engine-args", value=given["engine_args"]) from None
+    source = Source(
+        given["url"], given["model"], given["engine"], given["engine_path"], extra, given["served_model_name"], given["api_key"],
+        given["max_model_len"], given["threads"],
+    )  # fmt: skip
+    endpoint = given["endpoint"]
+    if endpoint not in (None, "chat", "completions"):
+        raise UserError(f"--endpoint is {endpoint}, must be chat or completions", field="--endpoint", value=endpoint)
+    own = preset(given["workload"]).slo
+    ttft, tpot = given["slo_ttft"], given["slo_tpot"]
+    slo = Slo(own.ttft_s if ttft is None else ttft / 1e3, own.tpot_s if tpot is None else tpot / 1e3)
+    return ServeOptions(
+        source, given["workload"], None if given["trace"] is None else Path(given["trace"]),
+        tuple(int(v) for v in _numbers("--concurrency", given["concurrency"], whole=True)), _numbers("--rate", given["rate"]),
+        given["burst"], given["sweep"], given["requests"], given["seed"], given["salt"], given["keep_cache"], given["scale"], slo,
+        given["warmup"], given["max_seconds"], given["timeout"], given["repeats"], endpoint, given["ignore_eos"], given["temperature"],
+    )  # fmt: skip
+
+
+def _numbers(name: str, text: str, *, whole: bool = False) -> tuple[float, ...]:
+    try:
+        return tuple(int(part) if whole else float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        kind = "whole numbers" if whole else "numbers"
+        raise UserError(f"{name} is {text!r}, must be {kind} with commas between", field=name, value=text, remedy="like 1,4,16") from None
