@@ -243,6 +243,9 @@ def test_counts_add_up(server: Running) -> None:
     assert after["vllm:kv_cache_usage_perc"] == 0
     assert grown("vllm:prefix_cache_hits_total") >= usages[-1]["prompt_tokens_details"]["cached_tokens"]
     assert all(after[name] >= value for name, value in before.items() if name.endswith("_total"))
+    # One pass over the weights per step: the layers' always, the head's where a token is drawn.
+    assert grown("ridgeline:memory_bytes_total{kind=weights}") > grown("ridgeline:steps_total") * 1000
+    assert grown("ridgeline:memory_bytes_total{kind=kv_written}") > 0 and grown("ridgeline:flops_total{kind=float}") > 0
     buckets = [v for k, v in after.items() if k.startswith("vllm:e2e_request_latency_seconds_bucket")]
     assert buckets == sorted(buckets) and buckets[-1] == after["vllm:e2e_request_latency_seconds_count"]
 

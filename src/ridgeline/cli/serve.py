@@ -18,6 +18,7 @@ _WARM_AFTER_S = 3.0
 
 if TYPE_CHECKING:
     from ridgeline.engine.loader import LoadedModel
+    from ridgeline.planner.hardware import Machine
     from ridgeline.server.state import State
 
 
@@ -90,7 +91,7 @@ def _state(options: ServeOptions, model: LoadedModel, template: str | None) -> S
     from ridgeline import __version__
     from ridgeline.engine.async_engine import AsyncEngine
     from ridgeline.server.bounds import Bounds
-    from ridgeline.server.state import Features, Served, State
+    from ridgeline.server.state import Ceilings, Features, Served, State
 
     names = options.served_model_name or (options.model,)
     defaults = model.text.sampling if options.generation_config == "auto" else {}
@@ -109,8 +110,10 @@ def _state(options: ServeOptions, model: LoadedModel, template: str | None) -> S
         "block_size": str(plan.block_size), "num_gpu_blocks": str(plan.blocks[0] if plan.blocks else 0), "cache_dtype": plan.kv_dtype,
         "enable_prefix_caching": str(plan.prefix_caching), "kv_cache_memory_bytes": str(plan.kv_bytes),
     }  # fmt: skip
+    machine = _measured(model)
+    ceilings = None if machine is None else Ceilings(*(1e9 * v for v in (machine.read_gb_s, machine.int8_gops, machine.f32_gflops)))
     features = Features(
-        version=__version__, cache_info=info, show_cache=options.enable_cache_endpoint, log_prompts=options.log_prompts,
+        version=__version__, ceilings=ceilings, cache_info=info, show_cache=options.enable_cache_endpoint, log_prompts=options.log_prompts,
         allow_template=options.trust_request_chat_template,
     )  # fmt: skip
     bounds = Bounds(queue=options.max_num_queued_reqs + options.max_num_seqs, drain_s=options.drain_timeout)
@@ -156,15 +159,20 @@ def _announce(options: ServeOptions, model: LoadedModel, state: State, port: int
     note(f"ready after {model.load_s:.2f} s of loading: http://{host}:{port} (Ctrl-C ends)")
 
 
-def _expected(model: LoadedModel) -> str | None:
-    """What the roofline says one and many users will see, when this machine's ceilings were measured before; nothing is measured here."""
+def _measured(model: LoadedModel) -> Machine | None:
+    """This machine's ceilings when they were measured before; nothing is measured here."""
     from ridgeline.bench.probe import kept
+
+    return kept(model.plan.threads, model.plan.isa) if model.plan.backend == "cpu" else None
+
+
+def _expected(model: LoadedModel) -> str | None:
+    """What the roofline says one and many users will see, where this machine's ceilings are known."""
     from ridgeline.graph.step import Span
     from ridgeline.planner.cost import GraphCost
     from ridgeline.planner.roofline import predict
 
-    plan = model.plan
-    machine = kept(plan.threads, plan.isa) if plan.backend == "cpu" else None
+    plan, machine = model.plan, _measured(model)
     if machine is None:
         return None
     book = GraphCost(model.program.graph, {n: t.nbytes for n, t in model.tensors.items()}, plan.kv_dtype)

@@ -59,8 +59,10 @@ class AsyncEngine:
 
     def stats(self) -> dict[str, Any]:
         """Counters and gauges by name; histograms are in `metrics`."""
-        with self.core.lock:
-            return {**self.core.metrics.counts, **self.core.state.counts, **self.core.state.kv.counts, **gauges(self.core.state)}
+        core = self.core
+        with core.lock:
+            counted = {**core.metrics.counts, **core.state.counts, **core.state.kv.counts, **gauges(core.state)}
+        return counted if core.pace is None else {**counted, **core.pace.traffic.figures()}
 
     def new_id(self) -> str:
         """A request id that nobody else got."""

@@ -5,6 +5,7 @@ Knows the cost model and measured seconds. Refuses to know requests; the ceiling
 
 from __future__ import annotations
 
+from ridgeline.engine.traffic import Traffic
 from ridgeline.graph.step import Step
 from ridgeline.planner.predictor import StepPredictor
 
@@ -16,10 +17,12 @@ class Pace:
     """Mutable: two factors, measured over predicted seconds, of attention and of all else. They hold for decodes and chunks alike.
 
     A step moves each factor as far as its part weighs in the step. Shared walks are left out on both sides.
+    traffic: what the steps it was told of moved and computed.
     """
 
     def __init__(self, predictor: StepPredictor) -> None:
         self._predictor = predictor
+        self.traffic = Traffic(predictor.book)
         self._attention = self._rest = 1.0
         self._known = False
 
@@ -30,6 +33,7 @@ class Pace:
 
     def learn(self, step: Step, seconds: float) -> None:
         """A step took so long."""
+        self.traffic.add(step, seconds)
         attention, rest = self._predictor.upper_parts(step.spans)
         attention, rest = attention * self._attention, rest * self._rest
         whole = attention + rest

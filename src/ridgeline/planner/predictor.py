@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from ridgeline.graph.step import SharedWalk, Span
 from ridgeline.planner.cost import GraphCost, Work
 from ridgeline.planner.hardware import Machine
 from ridgeline.planner.roofline import times
+from ridgeline.planner.tally import numbers
 
 
 class StepPredictor:
@@ -18,7 +18,7 @@ class StepPredictor:
     a row of numbers, found by asking `GraphCost` about unit steps."""
 
     def __init__(self, book: GraphCost, machine: Machine) -> None:
-        self._book = book
+        self.book = book
         zero = dict.fromkeys(book.windows, 0)
         once, twice = (Work(n, n, zero, zero) for n in (1, 2))
         units = [Work(1, 1, zero | {w: 1}, zero) for w in book.windows] + [Work(1, 1, zero, zero | {w: 1}) for w in book.windows]
@@ -40,17 +40,12 @@ class StepPredictor:
 
     def __call__(self, spans: Sequence[Span], shared: Sequence[SharedWalk] = ()) -> float:
         """Lower bound in seconds of one step."""
-        numbers = self._numbers(spans, shared)
-        return float(np.maximum(self._memory @ numbers, self._math @ numbers).sum())
+        step = numbers(self.book, spans, shared)
+        return float(np.maximum(self._memory @ step, self._math @ step).sum())
 
     def upper_parts(self, spans: Sequence[Span], shared: Sequence[SharedWalk] = ()) -> tuple[float, float]:
         """Upper bound, memory and arithmetic one after the other: seconds of attention's pairs and keys, and of all else.
 
         Linear in what a step asks, without a kink at the ridge, so that it fits other machines when its parts are scaled."""
-        parts = self._both * self._numbers(spans, shared)
+        parts = self._both * numbers(self.book, spans, shared)
         return float(parts[4:].sum()), float(parts[:4].sum())
-
-    def _numbers(self, spans: Sequence[Span], shared: Sequence[SharedWalk]) -> npt.NDArray[np.float64]:
-        step = self._book.work(spans, shared)
-        counts = [float(step.rows > 0), step.rows, float(step.wanted > 0), step.wanted, *step.pairs.values(), *step.keys.values()]
-        return np.array(counts)

@@ -47,6 +47,8 @@ _COUNTERS = (
     ("ridgeline:backend_faults", "Steps on which the backend failed", "backend_faults"),
     ("ridgeline:engine_restarts", "Times the engine started anew after a broken invariant", "engine_restarts"),
 )
+_FLOPS = {"integer": "flops_integer", "float": "flops_float"}
+_BYTES = {"weights": "bytes_weights", "kv_read": "bytes_kv_read", "kv_written": "bytes_kv_written"}
 _HISTOGRAM_HELP = {
     "time_to_first_token_seconds": "Seconds from arrival to the first token",
     "inter_token_latency_seconds": "Seconds between tokens of one sequence",
@@ -106,6 +108,30 @@ class Collected:
         )
         seconds = stats.get("step_microseconds", 0) / 1e6
         yield self._one(CounterMetricFamily, "ridgeline:step_seconds", "Seconds spent in steps", seconds)
+        yield from self._traffic(stats)
+
+    def _traffic(self, stats: Mapping[str, Any]) -> Iterator[Metric]:
+        """Bytes and operations of the steps, from the graph's costs; shares of this machine's ceilings where those were measured."""
+
+        def some(kinds: Mapping[str, str]) -> dict[str, float]:
+            return {kind: stats.get(name, 0) for kind, name in kinds.items()}
+
+        count, gauge, ceilings = CounterMetricFamily, GaugeMetricFamily, self._state.features.ceilings
+        done, moved, inside = some(_FLOPS), some(_BYTES), stats.get("bytes_activations", 0)
+        yield self._by(count, "ridgeline:flops", "Operations of steps, a multiply-add is two, by arithmetic", "kind", done)
+        yield self._by(count, "ridgeline:memory_bytes", "Bytes of weights and KV that steps moved", "kind", moved)
+        yield self._one(count, "ridgeline:activation_bytes", "Bytes of activations between operations; caches keep most of them", inside)
+        yield self._one(count, "vllm:estimated_flops_per_gpu", "Operations of steps", sum(done.values()))
+        read = moved["weights"] + moved["kv_read"]
+        yield self._one(count, "vllm:estimated_read_bytes_per_gpu", "Bytes of weights and KV read", read)
+        yield self._one(count, "vllm:estimated_write_bytes_per_gpu", "Bytes of KV written", moved["kv_written"])
+        if ceilings is not None:
+            share = stats.get("recent_memory_bytes_per_s", 0.0) / ceilings.read_bytes_per_s
+            yield self._one(gauge, "ridgeline:memory_bandwidth_share", "Measured bandwidth that recent steps used, 0 to 1", share)
+            share = stats.get("recent_flops_integer_per_s", 0.0) / ceilings.integer_per_s
+            share += stats.get("recent_flops_float_per_s", 0.0) / ceilings.float_per_s
+            yield self._one(gauge, "ridgeline:compute_share", "Measured peaks of arithmetic that recent steps used, 0 to 1", share)
+            yield self._one(gauge, "ridgeline:memory_bandwidth_ceiling", "Measured bytes per second from memory", ceilings.read_bytes_per_s)
 
     def _http(self) -> Iterator[Metric]:
         meters, state = self._state.meters, self._state

@@ -60,10 +60,20 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What this machine was measured to do at most, per second: bytes from memory, integer and float32 operations."""
+
+    read_bytes_per_s: float
+    integer_per_s: float
+    float_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Features:
-    """Switches of `ridgeline serve`, and what it reports of itself: version, and the KV cache's configuration."""
+    """Switches of `ridgeline serve`, and what it reports of itself: version, the KV cache's configuration, ceilings where measured."""
 
     version: str = "0"
+    ceilings: Ceilings | None = None
     cache_info: Mapping[str, str] = field(default_factory=dict)
     show_cache: bool = False
     log_prompts: bool = False
