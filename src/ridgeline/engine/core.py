@@ -18,6 +18,7 @@ from ridgeline.engine.metrics import Metrics
 from ridgeline.engine.pace import Pace
 from ridgeline.engine.request import Limits, RequestState
 from ridgeline.engine.sampler import sample_step
+from ridgeline.engine.speculate import Speculator
 from ridgeline.engine.trace import StepTrace, Trace
 from ridgeline.graph.step import Step
 from ridgeline.kv.index import namespace
@@ -52,6 +53,7 @@ class EngineCore:
         self.clock, self.pace = clock, pace
         self.state, self.metrics = make_state(), Metrics()
         self.trace: Trace | None = None
+        self.speculator: Speculator | None = None
         self.lock = RLock()  # held while anything changes, free while a backend runs: other threads may read under it
         self.requests: dict[str, RequestState] = {}
         self._choices: dict[int, Choice] = {}
@@ -80,6 +82,8 @@ class EngineCore:
     def _advance(self) -> list[Choice]:
         """The loop's body: what ran, and the choices that drew a token from it."""
         state, program, clock = self.state, self.program, self.clock
+        if self.speculator is not None:
+            self.speculator.propose(state, self._choices)
         with self.lock:
             step = decide(state, self.budget, self.pace)
             self._note_admitted()
@@ -99,7 +103,9 @@ class EngineCore:
             apply(state, step, sampled.tokens, sampled.finishes, done - decided)
         if self.pace is not None and step.spans:
             self.pace.learn(step, done - decided)
-        self.metrics.stepped(state.record, sampled.gaps, clock() - state.now)
+        if self.speculator is not None:
+            self.speculator.learn(step, state.record, sampled.accepted, self._choices, done - decided)
+        self.metrics.stepped(state.record, sampled.gaps, clock() - state.now, sampled.accepted.values())
         if self.trace is not None:
             times, usage = (state.now, decided, ran, done, clock()), tuple(state.kv.usage())
             self.trace.step(StepTrace(state.record, step, tuple(sampled.tokens), sampled.finishes, times, usage, predicted))
@@ -174,6 +180,8 @@ class EngineCore:
         touched = dict.fromkeys(drawn)
         for sequence, reason in self.state.take_ended():
             choice = self._choices.pop(sequence.id)
+            if self.speculator is not None:
+                self.speculator.forget((sequence.id,))
             if choice.finish is None:
                 choice.close(reason)
             touched[choice] = None
@@ -212,6 +220,8 @@ class EngineCore:
             ended.append(choice)
             if choice.sequence is not None:
                 self._ended(choice, choice.sequence)
+        if self.speculator is not None:
+            self.speculator.forget(self._choices)
         self._choices, self.requests, self._deadlines = {}, {}, []
         self.state = self._make_state()
         self.metrics.counts["engine_restarts"] += 1

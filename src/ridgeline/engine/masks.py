@@ -6,6 +6,7 @@ Knows token ids and bits. Refuses to know text, logits and grammars: a grammar i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -18,6 +19,10 @@ def mask_of(ids: Iterable[int], vocab: int) -> Mask:
     for i in ids:
         mask[i >> 5] |= np.uint32(1 << (i & 31))
     return mask
+
+
+def allows(mask: Mask | None, token: int) -> bool:
+    return mask is None or (token >> 5 < len(mask) and bool(mask[token >> 5] >> np.uint32(token & 31) & 1))
 
 
 class Bans:
@@ -67,6 +72,25 @@ class Bans:
         if early and confined and found is not None and not found.any():
             found = both(self._without(self._base, banned) if banned else self._base, legal)
         return found
+
+    def ahead(self, output: list[int], drafts: list[int]) -> list[Mask | None]:
+        """The masks before each of the drafts and after the last, up to a draft that may not be drawn or is the grammar's end; none where
+        the grammar cannot say. The grammar is left where it was."""
+        masks, told = list[Mask | None](), 0
+        with suppress(Exception):  # whoever comes to that place gets the same error again
+            for i in range(len(drafts) + 1):
+                mask = self.next(output + drafts[:i])
+                masks.append(mask)
+                if i == len(drafts) or not allows(mask, drafts[i]):
+                    break
+                over = self.accept(drafts[i])
+                told += 1
+                if over:
+                    break
+        if told and self.grammar is not None:
+            with suppress(Exception):
+                self.grammar.rollback(told)
+        return masks
 
     def accept(self, token: int) -> bool:
         """Tell the grammar; True when it is complete."""

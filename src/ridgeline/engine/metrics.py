@@ -90,9 +90,10 @@ class Metrics:
         self.counts["requests"] += 1
         self.histograms["request_params_n"].observe(asked.request.params.n)
 
-    def stepped(self, record: StepRecord, gaps: Iterable[float | None], seconds: float) -> None:
+    def stepped(self, record: StepRecord, gaps: Iterable[float | None], seconds: float, accepted: Iterable[int] = ()) -> None:
         """A step that ran. gaps: seconds since each one's token before; below 0: since the arrival,
-        for a request's first token; None: the first of a further sample, which is neither."""
+        for a request's first token; None: the first of a further sample, or a token that came with the one before it, which are neither.
+        accepted: drafts that came true, of each sequence that had some."""
         made = 0
         for gap in gaps:
             made += 1
@@ -107,7 +108,14 @@ class Metrics:
         counts["generation_tokens"] += made
         counts["computed_prompt_tokens"] += record.chunk_tokens
         counts["step_microseconds"] += int(seconds * 1e6)
-        self._iteration.observe(record.decodes + record.chunk_tokens)
+        self._iteration.observe(record.decodes + record.draft_tokens + record.chunk_tokens)
+        if record.drafts:
+            counts["spec_decode_num_drafts"] += len(record.drafts)
+            counts["spec_decode_num_draft_tokens"] += record.draft_tokens
+            for right in accepted:
+                counts["spec_decode_num_accepted_tokens"] += right
+                for position in range(right):
+                    counts[f"spec_decode_num_accepted_tokens_per_pos_{position}"] += 1
 
     def finished(self, asked: RequestState) -> None:
         """The last choice of a request ended."""

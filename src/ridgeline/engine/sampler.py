@@ -88,8 +88,8 @@ def sample_step(
         result.gaps.append(gap)
         drafts = state.sequences[draw.seq].drafts
         if draw.ahead < len(drafts):
-            hit = tokens[j] == drafts[draw.ahead]
-            result.accepted[draw.seq] = draw.ahead + hit
+            hit = tokens[j] == int(drafts[draw.ahead])
+            result.accepted[draw.seq] = draw.ahead + int(hit)
             if hit and choice.finish is None:
                 over.remove(draw.seq)
         if choice.finish is not None:
@@ -105,7 +105,7 @@ def _fail(result: StepResult, i: int, draw: Draw, choice: Choice, why: str) -> N
     """End a choice; but behind accepted drafts, which are good, leave it to the next step to fail at the same place."""
     if draw.ahead and len(choice.new_ids) == draw.ahead:
         return
-    choice.close("error", why)
+    choice.close("error", why, keep=draw.ahead > 0)
     result.tokens[i] = -1
     result.finishes[draw.seq] = "error"
 

@@ -18,7 +18,7 @@ from ridgeline.graph.step import Span, Step
 from ridgeline.scheduler.apply import apply, undo
 from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.policy import decide
-from ridgeline.scheduler.state import Request, SchedulerState, StepRecord
+from ridgeline.scheduler.state import UNDRAWN, Request, SchedulerState, StepRecord
 from ridgeline.types import FinishReason
 
 Event = tuple[float, Request | str]  # (now, a request that arrived, or the id of one that was aborted)
@@ -105,10 +105,17 @@ def _events(s: StepTrace, before: Iterable[Event], origin: float) -> Iterator[di
     for name, start, end in zip(_PHASES, s.times[:-1], s.times[1:], strict=True):
         args = facts if name == "forward" else {}
         yield {"name": name, "ph": "X", "ts": us(start), "dur": round((end - start) * 1e6, 1), "pid": 1, "tid": 1, "args": args}
-    drawn = dict(zip((d.seq for d in r.draws), s.tokens or (), strict=False))
+    drawn: dict[int, int | list[int]] = {}
+    for draw, token in zip(r.draws, s.tokens or (), strict=False):
+        before = drawn.get(draw.seq, [])
+        if token != UNDRAWN:
+            drawn[draw.seq] = token if draw.ahead == 0 else [*(before if isinstance(before, list) else [before]), token]
+    guessed = dict(r.drafts)
     for span in step.spans:
         args = {"past": span.past, "new": span.new, "token": drawn.get(span.seq)}
-        name = "decode" if span.new == 1 and span.want else "chunk"
+        if span.seq in guessed:
+            args["drafts"] = guessed[span.seq]
+        name = "decode" if span.want and span.new == 1 + len(guessed.get(span.seq, ())) else "chunk"
         start, dur = us(s.times[1]), round((s.times[2] - s.times[1]) * 1e6, 1)
         yield {"name": name, "ph": "X", "ts": start, "dur": dur, "pid": 2, "tid": span.seq, "args": args}
     for g, (free, cached, used) in enumerate(s.usage):
@@ -131,6 +138,8 @@ def replay(trace: Trace, state: SchedulerState, budget: Budget, pace: Pace | Non
             else:
                 state.submit(what)
         state.now = recorded.record.now
+        for seq_id, guesses in recorded.record.drafts:
+            state.sequences[seq_id].guess(guesses)
         step = decide(state, budget, pace)
         yield recorded.step.spans, step.spans
         if recorded.tokens is None:

@@ -1,0 +1,1 @@
+"""Guessing what a model will say next. `propose(sequences) -> drafts`; runners are passed in, verification is the engine's."""

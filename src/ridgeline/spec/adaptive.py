@@ -1,0 +1,98 @@
+"""How many guesses are worth verifying: what each is likely to be worth, against what a wider step costs. Pure arithmetic.
+
+Knows numbers only. E[tokens of a step] = 1 + a + a^2 + .. as in Leviathan et al. (2211.17192); costs are the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_PRIOR_WEIGHT = 4.0  # guesses of others that count as much as one's own
+_KEEP = 0.9  # of what was seen, with each guess tried: about the last ten count
+_STRENGTHS = 8
+
+
+class Hits:
+    """A running share of guesses that came true. Mutable."""
+
+    __slots__ = ("hits", "tries")
+
+    def __init__(self, hits: float = 0.0, tries: float = 0.0) -> None:
+        self.hits, self.tries = hits, tries
+
+    def add(self, hits: int, tries: int, keep: float) -> None:
+        """So many of so many guesses were right."""
+        kept = keep**tries
+        self.hits = self.hits * kept + hits
+        self.tries = self.tries * kept + tries
+
+
+class Acceptance:
+    """What guesses are worth, by sequence and by strength. Mutable.
+
+    A sequence is believed to do what others did at the same strength, until its own record says otherwise.
+    """
+
+    def __init__(self, start: float = 0.6) -> None:
+        self._by_strength = [Hits(start * 2, 2.0) for _ in range(_STRENGTHS)]
+        self._own: dict[int, Hits] = {}
+
+    def rate(self, id: int, strength: int) -> float:
+        """Chance that the next guess of sequence `id` comes true, above 0 and below 1."""
+        others = self._by_strength[bucket(strength)]
+        prior = (others.hits + 0.5) / (others.tries + 1.0)
+        own = self._own.get(id)
+        if own is None:
+            return prior
+        return (prior * _PRIOR_WEIGHT + own.hits) / (_PRIOR_WEIGHT + own.tries)
+
+    def tried(self, id: int, strength: int, accepted: int, drafted: int) -> None:
+        """Of `drafted` guesses the first `accepted` came true; those after the first wrong one say nothing."""
+        tries = min(drafted, accepted + 1)
+        own = self._own.setdefault(id, Hits())
+        own.add(accepted, tries, _KEEP)
+        self._by_strength[bucket(strength)].add(accepted, tries, 0.995)
+
+    def forget(self, id: int) -> None:
+        self._own.pop(id, None)
+
+
+def bucket(strength: int) -> int:
+    """Strengths 0 .. 3 apart, then by doublings."""
+    return strength if strength < 4 else min(_STRENGTHS - 1, 2 + (strength - 1).bit_length())
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds of a step without drafts, and of one with `rows` of them: wide_s + row_s * rows."""
+
+    plain_s: float
+    wide_s: float
+    row_s: float
+
+
+def expected(rate: float, drafts: int) -> float:
+    """Tokens that a sequence gains from a step with so many drafts: (1 - a^(k+1)) / (1 - a)."""
+    return float(drafts + 1) if rate >= 1.0 else (1.0 - rate ** (drafts + 1)) / (1.0 - rate)
+
+
+def lengths(rates: Sequence[float], most: Sequence[int], cost: StepCost, extra: int = 0) -> list[int]:
+    """Drafts per sequence that give the most tokens per second; all 0 when none gives more than a step without.
+
+    rates: chance of each sequence's next guess; most: guesses it has; extra: sequences in the step that have none.
+    Each draft is taken while its chance per second of its row beats the tokens per second so far: best ones first, so the greedy choice is
+    the best one for a cost that is linear in rows.
+    """
+    offers = sorted(((rate**k, i) for i, rate in enumerate(rates) for k in range(1, most[i] + 1)), reverse=True)
+    plain = len(rates) + extra
+    tokens, seconds, taken = float(plain), cost.wide_s, [0] * len(rates)
+    for chance, i in offers:
+        if chance * seconds <= tokens * cost.row_s:
+            break
+        tokens += chance
+        seconds += cost.row_s
+        taken[i] += 1
+    if not any(taken) or tokens * cost.plain_s <= plain * seconds:
+        return [0] * len(rates)
+    return taken
