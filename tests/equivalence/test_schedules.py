@@ -37,6 +37,11 @@ def test_any_schedule_gives_each_request_what_it_gets_alone(count: int) -> None:
     assert events["ended_error"] == events["backend_faults"] == events["engine_restarts"] == 0
 
 
+def test_scored_prompts_resume_while_the_rows_of_a_step_are_used_up() -> None:
+    """A preempted prompt hit all that it had scored, when others had taken the step's logits rows: it got a span of no tokens."""
+    assert Schedule(582).run(Counter()) == 0
+
+
 def found(faults: tuple[Fault, ...] = (), breaks: Break | None = None, most: int = 120) -> bool:
     """Whether some schedule shows that something is wrong."""
     return any(Schedule(seed, faults, breaks).run(Counter()) for seed in range(most))
