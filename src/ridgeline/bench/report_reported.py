@@ -1,0 +1,35 @@
+"""What others reported: rows of `data/reported.csv`, each with its source, link, date and set-up. Never mixed with own measurements."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from importlib.resources import files
+
+from ridgeline.bench.report_blocks import Block, Cell, Grid, Heading, Words
+
+NUMBERS = {"output_tok_s": "output tok/s", "total_tok_s": "total tok/s", "ttft_ms": "TTFT ms", "itl_ms": "ITL ms", "tpot_ms": "TPOT ms"}
+
+
+def rows() -> list[dict[str, str]]:
+    """Every row as text; an empty cell was not reported."""
+    text = (files("ridgeline.bench") / "data" / "reported.csv").read_text("utf8")
+    return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+
+
+def reported_part() -> Iterator[Block]:
+    """One table a source, drawn apart, with date and link."""
+    found = rows()
+    yield Heading("Reported by others")
+    yield Words(
+        "None of these numbers was measured here, and none is comparable with the ones above: other machines, models and workloads. "
+        "They stand here because readers know them."
+    )
+    for source, date, link, setup in dict.fromkeys((r["source"], r["date"], r["link"], r["setup"]) for r in found):
+        group = [r for r in found if (r["source"], r["setup"], r["link"]) == (source, setup, link)]
+        kept = [k for k in NUMBERS if any(r[k] for r in group)]
+        columns = ["engine", "workload", *(NUMBERS[k] for k in kept), "checked", "remark"]
+        cells: list[list[Cell]] = [
+            [r["engine"], r["workload"], *(float(r[k]) if r[k] else None for k in kept), r["checked"], r["note"]] for r in group
+        ]
+        yield Grid(f"{source}, {date}: {setup}", columns, cells, f"Source: {link} ({date}).", "reported", apart=True)
