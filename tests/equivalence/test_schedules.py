@@ -108,7 +108,7 @@ def test_broken_engines_are_found(breaks: Break) -> None:
 def test_a_noise_that_counts_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = iter(range(10**9))
     row = Choice.row
-    monkeypatch.setattr(Choice, "row", lambda self, at: replace(row(self, at), position=next(steps)))
+    monkeypatch.setattr(Choice, "row", lambda self, *at: replace(row(self, *at), position=next(steps)))
     assert found()
 
 
@@ -117,7 +117,7 @@ def test_penalties_that_forget_the_prompt_are_found(monkeypatch: pytest.MonkeyPa
     schedules = [Schedule(seed) for seed in range(40)]
     assert not any(s.run(Counter()) for s in schedules[:3])  # the answers alone are known before the fault
     _ = [s.run(Counter()) for s in schedules]
-    monkeypatch.setattr(Choice, "row", lambda self, at: replace(row(self, at), prompt_ids=None))
+    monkeypatch.setattr(Choice, "row", lambda self, *at: replace(row(self, *at), prompt_ids=None))
     assert any(s.run(Counter()) for s in schedules)
 
 
@@ -125,7 +125,7 @@ def test_siblings_that_share_their_noise_are_found(monkeypatch: pytest.MonkeyPat
     row = Choice.row
     schedules = [Schedule(seed) for seed in range(40)]
     _ = [s.run(Counter()) for s in schedules]
-    monkeypatch.setattr(Choice, "row", lambda self, at: replace(row(self, at), choice=0))
+    monkeypatch.setattr(Choice, "row", lambda self, *at: replace(row(self, *at), choice=0))
     assert any(s.run(Counter()) for s in schedules)
 
 
