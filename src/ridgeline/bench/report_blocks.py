@@ -5,6 +5,7 @@ Knows no measurement. The page holds everything it needs: no script, no font, no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -85,7 +86,8 @@ th { font-weight: 600; color: var(--quiet); } td.n, th.n { text-align: right; wh
 .apart { border: 1px dashed var(--quiet); border-radius: .5rem; padding: .5rem 1rem; margin: 1rem 0; background: var(--own); }
 .under { color: var(--quiet); font-size: .85rem; }
 pre { background: var(--own); border-radius: .4rem; padding: .6rem .8rem; overflow-x: auto; font-size: .82rem; margin: .5rem 0; }
-.many { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: 0 1.5rem; } .many svg { min-width: 0; }
+.many { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: 0 1.5rem; }
+.many .wide svg { min-width: 0; }
 @media print { body { max-width: none; } h2 { break-after: avoid; } .plot, tr { break-inside: avoid; } nav { display: none; } }
 """
 
@@ -187,5 +189,5 @@ def _markdown(b: Block) -> list[str]:
 
 def _md(words: str) -> str:
     """One line, without what Markdown or its HTML would obey."""
-    line = " ".join(words.split())
-    return line.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("`", "\\`").replace("_", "\\_")
+    line = re.sub(r"([\\|*`])", r"\\\1", " ".join(words.split())).replace("<", "&lt;")
+    return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", line)

@@ -124,9 +124,13 @@ def distribution_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     found = [d for document in documents for d in document.distributions]
     if found:
         yield Heading("Distributions")
+    drawn = []
     for metric, unit in dict.fromkeys((d.metric, d.unit) for d in found):
         samples = [(d.name, d.values) for d in found if (d.metric, d.unit) == (metric, unit)]
-        yield Figure(cdf_plot(f"{metric}: cumulative distribution", f"{metric}, {unit}", samples), FIGURE.format(f"CDF of {metric}"))
+        drawn.append(cdf_plot(f"{metric}: cumulative distribution", f"{metric}, {unit}", samples, size=(480, 280)))
+    if drawn:
+        names = ", ".join(dict.fromkeys(d.metric for d in found))
+        yield Figure(f'<div class="many">{"".join(drawn)}</div>', FIGURE.format(f"CDFs of {names}"))
 
 
 def roofline_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import RidgelineError, UserError
@@ -49,6 +51,16 @@ def error_document(error: Exception) -> dict[str, Any]:
     value = error.value if isinstance(error.value, int | float | str | None) else str(error.value)
     found = {"field": error.field, "value": value, "limit": limit, "remedy": error.remedy}
     return {"message": str(error), "type": type(error).__name__, **found}
+
+
+def writable(path: Path) -> Path:
+    """Raises `UserError` for a file that cannot be written, before the work begins that it would hold."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        why = "is a folder" if path.is_dir() else "no such folder"
+        raise UserError(f"{path}: {why}", field=str(path), value=str(path), remedy="name a file in a folder that exists")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise UserError(f"{path}: may not be written", field=str(path), value=str(path), remedy="check its permissions")
+    return path
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:

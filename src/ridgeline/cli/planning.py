@@ -138,7 +138,7 @@ def simulate(
     batching: Annotated[str, typer.Option("--batching", metavar="NAME", help="continuous, static or both.")] = "continuous",
     kv_blocks: Annotated[int | None, _count("--kv-blocks", "Blocks of 16 tokens. Default: what memory leaves.")] = None,
     trace_out: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write a Perfetto trace.")] = None,
-    html_out: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a Gantt chart.")] = None,
+    html_out: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report: Gantt, KV usage, CDFs, tables.")] = None,
     tp: Tp = 1,
     replicas: Replicas = 1,
     ttft: Ttft = None,

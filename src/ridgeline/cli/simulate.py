@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 from typing import Any, get_args
 
+from ridgeline import __version__
 from ridgeline.backends.clock import StepSeconds
 from ridgeline.bench.outcome import Promise, outcome
 from ridgeline.bench.replica import Batching
+from ridgeline.bench.report import report
+from ridgeline.bench.report_json import to_json
+from ridgeline.bench.report_schema import Ceiling, ReportDocument
+from ridgeline.bench.report_schema import Setup as Facts
 from ridgeline.bench.routing import ROUTERS
 from ridgeline.bench.simulate import Fleet, Run, simulate
-from ridgeline.bench.timeline import gantt_page, write_trace
+from ridgeline.bench.simulate_report import document as report_document
+from ridgeline.bench.timeline import write_trace
 from ridgeline.bench.workloads import Agents, ClosedLoop, Lengths, Workload, bursts, poisson, trace_file
 from ridgeline.cli.output import note, print_json, table
 from ridgeline.cli.plan import setup_of
@@ -70,9 +79,10 @@ def run(plan: Question, args: SimulateArgs, *, as_json: bool) -> None:
         found.append((f"{batching} batching", done, result))
     if args.trace_out is not None:
         write_trace(found[-1][1], args.trace_out)
+    made = _report(setup, args, found)
     if args.html_out is not None:
-        args.html_out.write_text(gantt_page(found), "utf8")
-    document = _document(setup, args, found)
+        args.html_out.write_text(report([made], reported=False).html, "utf8")
+    document = _document(setup, args, found) | {"report": to_json(made)}
     if as_json:
         print_json(document)
     else:
@@ -118,6 +128,29 @@ def fleet_of(args: SimulateArgs, d: Deployment, replicas: int, batching: Batchin
     cache = next(c for c in get_args(CachePolicy) if c == args.prefix_cache)
     route = next(r for r in ROUTERS if r == args.router)
     return Fleet(windows, blocks, StepSeconds(d), budget, replicas, route, cache, batching, max_model_len=limit)
+
+
+def _report(setup: Setup, args: SimulateArgs, found: list[tuple[str, Run, dict[str, Any]]]) -> ReportDocument:
+    """The same run for `bench report`, with what it takes to run it again."""
+    device, layout = setup.device, setup.layout
+    facts = Facts(
+        machine={
+            "device": device.name, "devices": layout.devices, "memory GB": setup.memory_bytes / 1e9,
+            "bandwidth GB/s": device.bandwidth_gb_s, "tensor parallel": layout.tp, "replicas": layout.replicas,
+        },
+        versions={"ridgeline": __version__}, seeds={"workload": args.seed},
+        settings={
+            "model": setup.facts.name, "weights": setup.form.name if setup.form else "as stored", "KV": setup.kv.name,
+            "router": args.router, "prefix cache": args.prefix_cache, "sequences a step": args.max_num_seqs,
+            "tokens a step": args.max_num_batched_tokens,
+        },
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        commands=(f"ridgeline {shlex.join(sys.argv[1:])}",) if sys.argv[1:2] == ["simulate"] else (),
+        ceilings=tuple(Ceiling(f"{math} peak", peak, "TFLOP/s", f"assumed: {device.spec_source}") for math, peak in device.tflops.items()),
+    )  # fmt: skip
+    title = f"{setup.facts.name} on {layout.devices} x {device.name}, simulated: {found[0][1].workload}"
+    ordered = sorted(found, key=lambda one: one[0], reverse=True)  # static before what improves on it
+    return report_document(title, ordered, facts, (f"Times: {setup.labels()['step_time_ms']}. The schedule is the engine's own.",))
 
 
 def _document(setup: Setup, args: SimulateArgs, found: list[tuple[str, Run, dict[str, Any]]]) -> dict[str, Any]:
