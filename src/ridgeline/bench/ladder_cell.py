@@ -1,0 +1,155 @@
+"""One rung in a process of its own: load, warm up, answer, write down every time. `python -m ridgeline.bench.ladder_cell SPEC RESULT`.
+
+Knows how to run; what is made of the times is `ladder_numbers`' business. Ends when whoever started it is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+
+from ridgeline.bench.drive import drive
+from ridgeline.bench.machine_load import cpu_time
+from ridgeline.bench.workloads import Job
+from ridgeline.engine.core import EngineCore
+from ridgeline.engine.loader import LoadedModel, load, make_core
+from ridgeline.engine.words import TextSource
+from ridgeline.errors import InternalError
+from ridgeline.graph.step import Int32Array
+from ridgeline.options import make_options
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One answered request; seconds from the moment its wave could begin (arrival 0: all came at once). ids: what was generated."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    wave_s: float
+    admitted_s: float
+    token_s: list[float]
+    ids: list[int]
+
+
+@dataclass(slots=True)
+class CellResult:
+    """kv: per step (sequences running, tokens they hold, share of KV blocks in use). cold_s, warm_s: time to first token of the same short
+    request, first and second time in the process. load_s: from nothing to ready. steal: CPU share taken by the hypervisor."""
+
+    rung: str
+    seconds: float = 0.0
+    requests: list[Request] = field(default_factory=list)
+    kv: list[tuple[int, int, float]] = field(default_factory=list)
+    cold_s: float = 0.0
+    warm_s: float = 0.0
+    load_s: float = 0.0
+    steal: float = 0.0
+    steps: int = 0
+    setup: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class _Wave:
+    """Jobs that begin together."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.name, self.jobs = "wave", jobs
+
+    def start(self) -> Sequence[Job]:
+        return self.jobs
+
+    def after(self, job: Job, now_s: float, output: Int32Array) -> Job | None:
+        return None
+
+
+def answer(
+    core: EngineCore, text: TextSource, prompts: Sequence[Sequence[int]], outputs: Sequence[int], wave: int, result: CellResult
+) -> None:
+    """All prompts, `wave` at a time (0: all at once). Times go to `result`. The engine's clock may be virtual: nobody sleeps here."""
+    made: dict[str, list[int]] = {}
+    jobs = [Job(f"r{i}", 0.0, np.array(p, np.int32), n) for i, (p, n) in enumerate(zip(prompts, outputs, strict=True))]
+    size = wave or len(jobs)
+    begun = core.clock()
+    for first in range(0, len(jobs), size):
+        at = core.clock() - begun
+        part = jobs[first : first + size]
+        done = drive(core, text, _Wave(part), sleep, lambda: _note(core, result, made))
+        _note(core, result, made)
+        result.steps += done.steps
+        for live in done.lives:
+            times = [at + t for t in live.token_s]
+            result.requests.append(Request(len(live.job.prompt), live.hit, at, at + live.admitted_s, times, made[live.job.id]))
+    result.seconds = core.clock() - begun
+
+
+def _note(core: EngineCore, result: CellResult, made: dict[str, list[int]]) -> None:
+    """Between two steps: the fill of the cache, and what has been generated."""
+    state = core.state
+    running = [s for s in state.running if s.table is not None]
+    if running:
+        free, cached, used = max(state.kv.usage(), key=lambda u: u[2] / max(1, sum(u)))
+        result.kv.append((len(running), sum(s.known for s in running), used / max(1, free + cached + used)))
+    for id, asked in core.requests.items():
+        made[id] = asked.choices[0].token_ids
+
+
+def run(spec: dict[str, Any]) -> CellResult:
+    """spec: rung, model, options, prompts, outputs, wave."""
+    model = load(make_options(spec["model"], spec["options"]))
+    if spec["options"].get("max_num_seqs") != model.plan.max_num_seqs:
+        raise InternalError("the engine has another number of slots than it was asked for")
+    result = CellResult(spec["rung"], load_s=model.load_s)
+    result.cold_s, result.warm_s = _first_tokens(model, spec["prompts"][0])
+    core = make_core(model, paced=False)
+    before = cpu_time()
+    answer(core, model.text, spec["prompts"], spec["outputs"], spec["wave"], result)
+    result.steal = (cpu_time() - before).share
+    plan = model.plan
+    result.setup = {
+        "threads": plan.threads, "isa": str(getattr(model.program, "isa", plan.isa)), "kv_dtype": plan.kv_dtype, "kv_bytes": plan.kv_bytes,
+        "blocks": plan.blocks[0] if plan.blocks else 0, "slots": plan.max_num_seqs, "chunk": plan.chunk,
+    }  # fmt: skip
+    result.counts = {k: int(v) for k, v in {**core.metrics.counts, **core.state.counts}.items()}
+    return result
+
+
+def _first_tokens(model: LoadedModel, prompt: Sequence[int]) -> tuple[float, float]:
+    """Cold start: the same short request twice on an engine that is thrown away, nothing cached between."""
+    took = []
+    for _ in range(2):
+        core = make_core(model, prefix_caching=False, paced=False)
+        begun = perf_counter()
+        done = drive(core, model.text, _Wave([Job("warm", 0.0, np.array(prompt[:64], np.int32), 2)]), sleep)
+        took.append(done.lives[0].token_s[0] if done.lives[0].token_s else perf_counter() - begun)
+    return took[0], took[1]
+
+
+def watch_parent() -> None:
+    """End this process when its standard input is closed: nobody waits for the result any more."""
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        os._exit(3)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(spec: Path, out: Path) -> None:
+    watch_parent()
+    result = run(json.loads(spec.read_text("utf8")))
+    draft = out.with_suffix(".new")
+    draft.write_text(json.dumps(asdict(result)), "utf8")
+    draft.replace(out)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

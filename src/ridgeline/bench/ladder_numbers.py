@@ -1,0 +1,159 @@
+"""From times to numbers: the metrics of a rung, medians over rounds, factors and their product. Pure arithmetic.
+
+TTFT counts from the moment a request could begin (one at a time: when the one before had ended), as the workshop counted it; ttft_queue
+from the moment when all requests were there. ITL: gaps between a request's tokens as they arrived together or apart; TPOT:
+(last - first) / (n - 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Milliseconds."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """One run of a rung. hit_rate: prompt tokens from the prefix cache; kv_users: (sequences, greatest share of the KV blocks in use while
+    so many ran); kv_context: (tokens that the running sequences hold, share), thinned; accepted: of drafted tokens."""
+
+    output_tok_s: float
+    total_tok_s: float
+    seconds: float
+    ttft: Spread
+    ttft_queue: Spread
+    itl: Spread
+    tpot: Spread
+    hit_rate: float
+    kv_users: tuple[tuple[float, float], ...]
+    kv_context: tuple[tuple[float, float], ...]
+    accepted: float | None = None
+
+
+def numbers(result: Mapping[str, Any]) -> Numbers:
+    """Of a `CellResult` as JSON."""
+    requests, seconds = result["requests"], result["seconds"]
+    made = sum(len(r["token_s"]) for r in requests)
+    read = sum(r["prompt_tokens"] for r in requests)
+    gaps = [g for r in requests for g in _gaps(r["token_s"])]
+    tpot = [(r["token_s"][-1] - r["token_s"][0]) / (len(r["token_s"]) - 1) for r in requests if len(r["token_s"]) > 1]
+    drafted = result["counts"].get("spec_decode_num_draft_tokens", 0)
+    accepted = result["counts"].get("spec_decode_num_accepted_tokens", 0)
+    return Numbers(
+        made / seconds, (made + read) / seconds, seconds, _spread([r["token_s"][0] - r["wave_s"] for r in requests]),
+        _spread([r["token_s"][0] for r in requests]), _spread(gaps), _spread(tpot), sum(r["cached_tokens"] for r in requests) / read,
+        kv_against_users(result["kv"]), kv_against_context(result["kv"]),
+        accepted / drafted if drafted else None,
+    )  # fmt: skip
+
+
+def _gaps(times: Sequence[float]) -> list[float]:
+    """Between arrivals; tokens that came together came as one."""
+    arrivals = sorted(set(times))
+    return [b - a for a, b in pairwise(arrivals)]
+
+
+def _spread(seconds: Sequence[float]) -> Spread:
+    if not len(seconds):
+        return Spread(0.0, 0.0, 0.0, 0.0)
+    p50, p95, p99 = np.percentile(seconds, (50, 95, 99))
+    return Spread(*(float(v * 1e3) for v in (np.mean(seconds), p50, p95, p99)))
+
+
+def kv_against_users(kv: Sequence[Sequence[float]]) -> tuple[tuple[float, float], ...]:
+    most: dict[int, float] = {}
+    for users, _, share in kv:
+        most[int(users)] = max(most.get(int(users), 0.0), share)
+    return tuple((float(n), s) for n, s in sorted(most.items()))
+
+
+def kv_against_context(kv: Sequence[Sequence[float]], points: int = 40) -> tuple[tuple[float, float], ...]:
+    """Of steps whose sequences hold about as many tokens the greatest share."""
+    if not kv:
+        return ()
+    top = max(tokens for _, tokens, _ in kv)
+    width = max(1.0, top / points)
+    bins: dict[int, tuple[float, float]] = {}
+    for _, tokens, share in kv:
+        kept = bins.get(int(tokens / width), (0.0, -1.0))
+        if share > kept[1]:
+            bins[int(tokens / width)] = (float(tokens), share)
+    return tuple(bins[i] for i in sorted(bins))
+
+
+def middle(runs: Sequence[Numbers]) -> Numbers:
+    """The run whose throughput is the median (the lower of two)."""
+    return sorted(runs, key=lambda n: n.output_tok_s)[(len(runs) - 1) // 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """From one rung to the next: factor of medians, and the least and greatest factor of single rounds."""
+
+    name: str
+    before: str
+    factor: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """product: of all factors; total: last over first, in medians; rounds: the same in each round, which the product must agree with;
+    agrees: the product lies within the rounds' span, widened by a tenth of it and one percent."""
+
+    steps: tuple[Step, ...]
+    product: float
+    total: float
+    rounds: tuple[float, ...]
+    agrees: bool
+
+
+def waterfall(rungs: Sequence[tuple[str, Sequence[float]]]) -> Waterfall | None:
+    """rungs: (name, tok/s of each round), in order, measured ones only. None for fewer than two."""
+    if len(rungs) < 2:
+        return None
+    steps, product = [], 1.0
+    for (before, old), (name, new) in pairwise(rungs):
+        factor = median(new) / median(old)
+        each = [b / a for a, b in zip(old, new, strict=False)]
+        steps.append(Step(name, before, factor, min(each), max(each)))
+        product *= factor
+    first, last = rungs[0][1], rungs[-1][1]
+    rounds = tuple(b / a for a, b in zip(first, last, strict=False))
+    slack = 0.1 * (max(rounds) - min(rounds)) + 0.01 * product
+    agrees = min(rounds) - slack <= product <= max(rounds) + slack
+    return Waterfall(tuple(steps), product, median(last) / median(first), rounds, agrees)
+
+
+def same_words(mine: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[int, int, float]:
+    """(answers that are equal, answers, mean share of an answer's tokens before the first difference)."""
+    equal, shares = 0, []
+    pairs = list(zip(mine["requests"], other["requests"], strict=True))
+    for a, b in pairs:
+        x, y = a["ids"], b["ids"]
+        at = next((i for i, (p, q) in enumerate(zip(x, y, strict=False)) if p != q), min(len(x), len(y)))
+        equal += x == y
+        shares.append(at / max(1, len(x), len(y)))
+    return equal, len(pairs), float(np.mean(shares)) if shares else 0.0
+
+
+def numbers_from(found: Mapping[str, Any]) -> Numbers:
+    """Back from JSON."""
+    spreads = {n: Spread(**found[n]) for n in ("ttft", "ttft_queue", "itl", "tpot")}
+    pairs = {n: tuple((float(a), float(b)) for a, b in found[n]) for n in ("kv_users", "kv_context")}
+    return Numbers(**{**found, **spreads, **pairs})

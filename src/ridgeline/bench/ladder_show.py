@@ -1,0 +1,260 @@
+"""The ladder for people, and as a document of `bench report`: every rung with its losses, its prediction and its quality. Draws nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+from ridgeline import __version__
+from ridgeline.bench import report_schema as schema
+from ridgeline.bench.ladder import LadderResult, RungResult
+from ridgeline.bench.ladder_numbers import Numbers, Spread, Waterfall, middle, same_words, waterfall
+from ridgeline.bench.ladder_plan import PRESETS
+from ridgeline.bench.probe import machine_name
+
+# Reported, not measured here: workshop demo F, run 2026-06-27, H100, Mistral-7B-v0.1 fp16, 10 prompts, 1,656 shared tokens, 50 out.
+REPORTED_SOURCE = "workshop demo F, 2026-06-27: H100, Mistral-7B-v0.1 fp16, temperature 0; HF batch 1 sequential, vLLM 10 concurrent"
+REPORTED: tuple[tuple[str, float, float, float], ...] = (  # name, tok/s, TTFT ms, ITL ms
+    ("HF transformers, sequential", 51, 54, 19.0), ("vLLM default", 736, 336, 6.7), ("vLLM + prefix caching", 1034, 125, 6.8),
+    ("vLLM + KV quantization", 1010, 134, 6.9), ("vLLM, all + ngram speculation", 991, 75, 8.2),
+)  # fmt: skip
+DEFINITIONS = {
+    "tok/s": "output tokens of all requests over the time from the first request to the last token",
+    "TTFT": "from the moment a request could begin (one at a time: when the one before had ended) to its first token",
+    "TTFT with queue": "from the moment all requests were there to the first token",
+    "ITL": "gaps between the arrivals of a request's tokens; tokens of one step arrive together",
+    "TPOT": "(last token - first token) / (tokens - 1), mean over requests",
+    "KV %": "share of the KV cache's blocks that running sequences hold; the cache has the same bytes on every rung",
+    "factor": "median throughput over that of the rung before; in brackets the least and greatest of single rounds",
+    "same words": "answers that are token for token those of the first measured ridgeline rung",
+}
+
+
+def climbed(result: LadderResult) -> Waterfall | None:
+    """Factors between the rungs that were measured."""
+    return waterfall([(r.rung.name, [n.output_tok_s for n in r.runs]) for r in result.rungs if r.runs])
+
+
+def render(result: LadderResult) -> str:
+    """Table, waterfall, gains."""
+    lines = [
+        f"{result.model}: {result.load}",
+        f"{result.threads} threads, {result.rounds} rounds, a fresh process per cell; files in {result.folder}",
+        "",
+    ]
+    head = f"{'rung':<28}{'tok/s':>9}{'predicted':>11}{'TTFT ms':>10}{'pred.':>9}{'queue':>9}{'ITL ms':>9}{'pred.':>8}"
+    lines.append(f"{head}{'KV % max':>10}{'hits':>7}  words, quality")
+    first = next((r.raw for r in result.rungs if r.raw and r.rung.engine == "ridgeline"), None)
+    for r in result.rungs:
+        lines.append(_line(r, first))
+    fall = climbed(result)
+    if fall is not None:
+        lines += ["", *_fall_lines(fall)]
+    lines += ["", *gains(result), *_cold(result)]
+    if result.left:
+        lines.append(f"{result.left} cells have not run: the same command goes on with them")
+    if _is_workshop(result):
+        lines += ["", f"reported ({REPORTED_SOURCE}):"]
+        lines += [
+            f"  {name:<32}{tok:>7.0f} tok/s {tok / REPORTED[0][1]:>5.1f}x   TTFT {ttft:.0f} ms   ITL {itl:.1f} ms"
+            for name, tok, ttft, itl in REPORTED
+        ]
+    return "\n".join(lines)
+
+
+def _is_workshop(result: LadderResult) -> bool:
+    return result.load == PRESETS["workshop"]
+
+
+def _line(r: RungResult, first: Mapping[str, Any] | None) -> str:
+    if not r.runs:
+        return f"{r.rung.name:<28}{r.status}{': ' + r.why if r.why else ''}"
+    n, p = middle(r.runs), r.predicted
+    tok = median(x.output_tok_s for x in r.runs)
+
+    def guess(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1f}"
+
+    cells = f"{r.rung.name:<28}{tok:>9.1f}{guess(p and p.output_tok_s):>11}{n.ttft.mean:>10.1f}{guess(p and p.ttft.mean):>9}"
+    cells += f"{n.ttft_queue.mean:>9.1f}{n.itl.mean:>9.2f}{guess(p and p.itl.mean):>8}"
+    most = max((s for _, s in n.kv_users), default=None)
+    cells += f"{'-' if most is None else f'{most:.1%}':>10}{n.hit_rate:>7.1%}"
+    return f"{cells}  {', '.join(_words(r, n, first))}"
+
+
+def _words(r: RungResult, n: Numbers, first: Mapping[str, Any] | None) -> list[str]:
+    said = []
+    if first is not None and r.raw is not None and r.raw is not first:
+        equal, count, share = same_words(r.raw, first)
+        said.append(
+            f"{equal} of {count} answers the same"
+            if equal == count
+            else f"{equal} of {count} the same, {share:.0%} of tokens before the first change"
+        )
+    if n.accepted is not None:
+        said.append(f"{n.accepted:.0%} of drafts accepted")
+    if r.rung.lossy:
+        q = r.quality
+        said.append(
+            "quality not measured"
+            if q is None
+            else f"KL {q['KL mean']:.4f}, top-1 {q['top-1']:.1%}, perplexity {q['perplexity rise']:+.2%}"
+        )
+    return said
+
+
+def _fall_lines(fall: Waterfall) -> list[str]:
+    lines, total = ["waterfall (measured steps only)"], 1.0
+    for s in fall.steps:
+        total *= s.factor
+        span = f" ({s.low:.2f} to {s.high:.2f})" if len(fall.rounds) > 1 else ""
+        lines.append(f"  {s.name:<28}{s.factor:>7.2f}x{span:<18} -> {total:>7.2f}x" + ("   a loss" if s.factor < 1 else ""))
+    rounds = ", ".join(f"{r:.2f}x" for r in fall.rounds)
+    verdict = "agrees with" if fall.agrees else "does NOT agree with"
+    lines.append(f"  check: the product {fall.product:.2f}x {verdict} last over first in the same round: {rounds}")
+    return lines
+
+
+def gains(result: LadderResult) -> list[str]:
+    """Batching told apart from kernels: N at once against one, and one against one."""
+    by = {r.rung.key: median(n.output_tok_s for n in r.runs) for r in result.rungs if r.runs}
+    lines = []
+    if "transformers" in by and "one" in by:
+        lines.append(f"kernel gain    {by['one'] / by['transformers']:.2f}x: ours over transformers, both one request at a time (batch 1)")
+    for key in ("static", "continuous"):
+        if key in by and "one" in by:
+            lines.append(
+                f"batching gain  {by[key] / by['one']:.2f}x: {result.load.slots} at once ({key}) over one at a time, no prefix cache"
+            )
+    if "prefix" in by and "continuous" in by:
+        lines.append(f"prefix gain    {by['prefix'] / by['continuous']:.2f}x: the shared {result.load.shared} tokens are computed once")
+    return lines
+
+
+def _cold(result: LadderResult) -> list[str]:
+    raw = next((r.raw for r in result.rungs if r.raw and r.rung.engine == "ridgeline"), None)
+    if raw is None:
+        return []
+    return [
+        f"cold start     {raw['load_s']:.2f} s of loading, first token of a short request {raw['cold_s'] * 1e3:.1f} ms the first time,"
+        f" {raw['warm_s'] * 1e3:.1f} ms the second; in none of the numbers above"
+    ]  # fmt: skip
+
+
+# --- the document -------------------------------------------------------------------------------------------------------------------
+
+
+def document(result: LadderResult) -> list[schema.ReportDocument]:
+    """What `bench report` draws; reported rows stand in a document of their own."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    commands = ("ridgeline " + " ".join(sys.argv[1:]), *(r.command for r in result.rungs if r.command))
+    versions: dict[str, schema.Cell] = {"ridgeline": __version__, "python": sys.version.split()[0]}
+    for r in result.rungs:
+        if r.raw and r.rung.engine == "transformers":
+            versions |= {k: r.raw["setup"][k] for k in ("torch", "transformers")}
+    setup = schema.Setup(
+        {"host": machine_name()}, versions, {"prompts": result.load.seed},
+        {"threads": result.threads, "rounds": result.rounds, "workload": str(result.load)}, commands, (), now,
+    )  # fmt: skip
+    title = f"Ladder of {result.model}"
+    own = schema.ReportDocument(
+        "ladder", title, setup, ladders=(schema.Ladder(title, str(result.load), tuple(_rung(r) for r in result.rungs)),),
+        predictions=tuple(p for r in result.rungs for p in _predictions(r)), tables=_tables(result), definitions=DEFINITIONS,
+        notes=tuple(gains(result) + _cold(result)),
+    )  # fmt: skip
+    if not _is_workshop(result):
+        return [own]
+    rungs = tuple(
+        schema.Rung(
+            name, output_tok_s=tok, ttft_ms=schema.Percentiles(ttft), itl_ms=schema.Percentiles(itl), label=f"reported: {REPORTED_SOURCE}"
+        )
+        for name, tok, ttft, itl in REPORTED
+    )
+    told = schema.Ladder("Reported by the workshop", str(result.load), rungs)
+    return [own, schema.ReportDocument("ladder", f"Reported, not measured here: {REPORTED_SOURCE}", ladders=(told,))]
+
+
+def _rung(r: RungResult) -> schema.Rung:
+    status: Any = r.status
+    if not r.runs:
+        return schema.Rung(r.rung.name, status, r.why, r.command, lossy=r.rung.lossy)
+    n, p = middle(r.runs), r.predicted
+    one = median(x.output_tok_s for x in r.runs) if r.rung.wave == "one" else None
+    return schema.Rung(
+        r.rung.name, status, r.why, r.command, median(x.output_tok_s for x in r.runs), one, _percentiles(n.ttft), _percentiles(n.itl),
+        n.kv_users, n.kv_context, p.output_tok_s if p else None, p.ttft.p50 if p else None, p.itl.p50 if p else None, n.hit_rate, r.rung.lossy,
+        {k: v for k, v in (r.quality or {}).items() if k != "command"},
+    )  # fmt: skip
+
+
+def _percentiles(s: Spread) -> schema.Percentiles:
+    return schema.Percentiles(s.p50, p95=s.p95, p99=s.p99, mean=s.mean)
+
+
+def _predictions(r: RungResult) -> list[schema.Prediction]:
+    if not r.runs or r.predicted is None:
+        return []
+    n, p = middle(r.runs), r.predicted
+    pairs = (
+        ("throughput tok/s", p.output_tok_s, n.output_tok_s),
+        ("TTFT mean ms", p.ttft.mean, n.ttft.mean),
+        ("TPOT mean ms", p.tpot.mean, n.tpot.mean),
+    )
+    steal = float(r.raw["steal"]) if r.raw else None
+    return [schema.Prediction(r.rung.name, metric, guess, found, steal, r.label) for metric, guess, found in pairs if found > 0]
+
+
+def _tables(result: LadderResult) -> tuple[schema.Table, ...]:
+    first = next((r.raw for r in result.rungs if r.raw and r.rung.engine == "ridgeline"), None)
+    rows = tuple((r.rung.name, *_cells(r), "; ".join(_words(r, middle(r.runs), first)) if r.runs else r.why) for r in result.rungs)
+    columns = (
+        "rung",
+        "status",
+        "tok/s",
+        "TTFT ms",
+        "TTFT with queue ms",
+        "ITL ms",
+        "TPOT ms",
+        "KV % max",
+        "prefix hits",
+        "words and quality",
+    )
+    found = [schema.Table("All rungs, losses included", columns, rows, "means of the run with the median throughput")]
+    fall = climbed(result)
+    if fall is not None:
+        steps = tuple((s.before, s.name, s.factor, s.low, s.high) for s in fall.steps)
+        rounds = ", ".join(f"{r:.2f}" for r in fall.rounds)
+        note = f"product {fall.product:.3f}, last over first in each round {rounds}: {'agrees' if fall.agrees else 'does not agree'}"
+        found.append(schema.Table("Waterfall", ("from", "to", "factor", "least", "greatest"), steps, note))
+    return tuple(found)
+
+
+def _cells(r: RungResult) -> tuple[schema.Cell, ...]:
+    if not r.runs:
+        return (r.status, *(None,) * 7)
+    n = middle(r.runs)
+    most = max((s for _, s in n.kv_users), default=None)
+    tok = median(x.output_tok_s for x in r.runs)
+    return (r.status, tok, n.ttft.mean, n.ttft_queue.mean, n.itl.mean, n.tpot.mean, most, n.hit_rate)
+
+
+def as_json(result: LadderResult) -> dict[str, Any]:
+    """Numbers for programs; raw times are in the folder."""
+    from dataclasses import asdict
+
+    rungs = [
+        {
+            "rung": r.rung.key, "name": r.rung.name, "status": r.status, "why": r.why, "command": r.command, "lossy": r.rung.lossy,
+            "runs": [asdict(n) for n in r.runs], "predicted": asdict(r.predicted) if r.predicted else None, "label": r.label,
+            "quality": r.quality,
+        }
+        for r in result.rungs
+    ]  # fmt: skip
+    fall = climbed(result)
+    return {
+        "model": result.model, "workload": asdict(result.load), "threads": result.threads, "rounds": result.rounds, "rungs": rungs,
+        "waterfall": asdict(fall) if fall else None, "gains": gains(result), "folder": result.folder, "left": result.left,
+    }  # fmt: skip

@@ -1,0 +1,90 @@
+"""`ridgeline bench ladder`: the declaration and its few lines of work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import ridgeline.cli.args as args
+import ridgeline.planner.units as units
+
+
+def _count(name: str, help_: str) -> Any:
+    return typer.Option(name, parser=args.count(name), metavar="N", help=help_)
+
+
+def _time(name: str, help_: str) -> Any:
+    return typer.Option(name, parser=lambda text: units.seconds(text, name), metavar="TIME", help=help_)
+
+
+def ladder(
+    model: args.Model,
+    preset: Annotated[str, typer.Option(metavar="NAME", help="workshop, workshop-quarter, mixed, code or tiny.")] = "workshop",
+    folder: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="State, raw times, logs. Default: ladder-MODEL-PRESET.")
+    ] = None,
+    rung: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only these: transformers, one, static, continuous, prefix, kv_int8, ngram; several times."),
+    ] = None,
+    rounds: Annotated[int, _count("--rounds", "Every rung so often, in turns; medians count.")] = 1,
+    requests: Annotated[int | None, _count("--requests", "Prompts.")] = None,
+    shared: Annotated[int | None, _count("--shared", "Tokens that all prompts begin with.")] = None,
+    own: Annotated[int | None, _count("--own", "Tokens of each prompt's own.")] = None,
+    output: Annotated[int | None, _count("--output", "Tokens of each answer.")] = None,
+    slots: Annotated[int | None, _count("--slots", "Sequences at once.")] = None,
+    transformers_python: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A Python that has torch and transformers, for the first rung.")
+    ] = None,
+    transformers_dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16.")] = "float32",
+    seconds: Annotated[float | None, _time("--seconds", "Begin no cell after that; the same command goes on.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew, whatever --dir holds.")] = False,
+    json: args.Json = False,
+    threads: args.Threads = None,
+) -> None:
+    """One optimization at a time on the same prompts: what each brings, beside what was predicted, and what it costs in words.
+
+    Every rung runs in a fresh process and adds one thing to the rung below: transformers one at a time, this engine one at a time, static
+    batches, continuous batching, prefix cache, KV int8, speculation. Rungs that do not exist here are listed as such; losses are shown.
+    After a crash or a kill the same command goes on: cells that were measured are kept, with their raw times and logs.
+
+    \b
+    Examples:
+      ridgeline calibrate smollm2                      so that predictions are fitted to this host
+      ridgeline bench ladder smollm2
+      ridgeline bench ladder smollm2 --rounds 3 --transformers-python ~/venv/bin/python
+      ridgeline bench ladder smollm2 --preset mixed --rung one --rung static --rung continuous
+      ridgeline bench ladder smollm2 --seconds 3m      in pieces: repeat until nothing is left
+    """
+    from ridgeline.bench.ladder import LadderOptions, run
+    from ridgeline.bench.ladder_plan import PRESETS
+    from ridgeline.bench.ladder_show import as_json, document, render
+    from ridgeline.bench.report_json import to_json
+    from ridgeline.cli.output import note, print_json
+    from ridgeline.errors import UserError
+
+    if preset not in PRESETS:
+        raise UserError(
+            f"--preset is {preset!r}, must be one of {', '.join(PRESETS)}", field="--preset", value=preset, limit=tuple(PRESETS)
+        )
+    given = {"requests": requests, "shared": shared, "own": own, "output": output, "slots": slots}
+    load = replace(PRESETS[preset], **{k: v for k, v in given.items() if v is not None})
+    where = folder or Path(f"ladder-{Path(model).stem}-{preset}")
+    asked = LadderOptions(
+        model, load, where, rounds, threads, transformers_python, transformers_dtype, tuple(rung or ()),
+        86400.0 if seconds is None else seconds, overwrite=overwrite,
+    )  # fmt: skip
+    result = run(asked, note)
+    if json:
+        print_json(as_json(result) | {"report": [to_json(d) for d in document(result)]})
+    else:
+        print(render(result))
+    raise typer.Exit(1 if any(r.status == "failed" for r in result.rungs) else 0)
+
+
+def register(bench: typer.Typer) -> None:
+    """Add the command to `ridgeline bench`."""
+    bench.command("ladder")(ladder)
