@@ -172,13 +172,17 @@ class Deployment:
         bound = self.time(self.demand.step(spans), len(spans))
         return bound if self.calibrated is None else _fitted(bound, self.calibrated(spans))
 
-    def decode(self, batch: int, context: int) -> StepTime:
-        """One token for each of `batch` sequences that hold `context` tokens."""
+    def decode_demand(self, batch: int, context: int) -> Demand:
+        """What one token for each of `batch` sequences of `context` tokens asks of the devices."""
         asked = self.demand.decode(batch, context)
         if self.ideal:
             asked = replace(asked, weight_bytes=self.weights.total, kv_bytes=float(batch * self.sequence_bytes(context)), write_bytes=0.0)
             asked = replace(asked, linear_flops=2.0 * batch * self.facts.active_params)
-        bound = self.time(asked, batch)
+        return asked
+
+    def decode(self, batch: int, context: int) -> StepTime:
+        """One token for each of `batch` sequences that hold `context` tokens."""
+        bound = self.time(self.decode_demand(batch, context), batch)
         return bound if self.calibrated is None else _fitted(bound, self.calibrated.decode(batch, context))
 
     def time(self, asked: Demand, sequences: int) -> StepTime:
