@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from functools import cache
 from typing import Any
 
@@ -13,9 +14,12 @@ from tests.engine.fakes import EOS, FakeProgram, byte_tokenizer, hashed_logits
 from tests.engine.running import make_core, run, submit
 
 from ridgeline.engine.core import EngineCore
+from ridgeline.engine.masks import mask_of
 from ridgeline.engine.request import Limits, RequestState
+from ridgeline.graph.step import Step
 from ridgeline.kv.manager import CachePolicy
 from ridgeline.sampling.grammar import Grammar, GrammarCompiler, GrammarSpec
+from ridgeline.sampling.guide import Mask
 from ridgeline.scheduler.state import Faults
 from ridgeline.types import SamplingParams
 
@@ -141,6 +145,44 @@ def test_min_tokens_takes_the_longer_way_while_there_is_one() -> None:
     run(core, long, short)
     assert (long.choices[0].text, long.choices[0].finish) == ("a" * 20, "stop")
     assert (short.choices[0].text, short.choices[0].finish) == ("aa", "stop")
+
+
+def test_masks_are_made_while_the_backend_runs() -> None:
+    """The backend waits in each forward until the masks of its draws are there: they cannot come from the thread it holds up."""
+    made: dict[int, threading.Event] = {}
+
+    class Watched:
+        confines, done = True, False
+
+        def __init__(self) -> None:
+            self.seen = 0
+            self.event = made[id(self)] = threading.Event()
+
+        def allowed(self) -> Mask:
+            self.event.set()
+            return mask_of([65 + self.seen], 260)
+
+        def accept(self, token: int) -> bool:
+            assert token == 65 + self.seen
+            self.seen, _ = self.seen + 1, self.event.clear()
+            return self.seen == 4
+
+        def rollback(self, count: int) -> None: ...
+
+    class Waiting(FakeProgram):
+        waited = 0
+
+        def forward(self, step: Step) -> None:
+            super().forward(step)
+            if any(span.want for span in step.spans):
+                assert all(event.wait(20.0) for event in made.values())
+                self.waited += 1
+
+    program = Waiting(hashed_logits())
+    core = make_core(program, limits=LIMITS, chunk=64)
+    asked = submit(core, [1, 2], SamplingParams(max_tokens=9, n=3, seed=1), grammar=Watched)
+    run(core, asked)
+    assert [c.text for c in asked.choices] == ["ABCD"] * 3 and program.waited == 4
 
 
 def test_stop_strings_still_cut_free_text() -> None:

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from tests.engine.fakes import FakeProgram, hashed_logits
 from tests.engine.running import make_core, run, submit
+from tests.models.tiny import tiny
 
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.metrics import Histogram, gauges
 from ridgeline.engine.trace import Trace, replay
+from ridgeline.graph.step import Span
+from ridgeline.planner.cost import GraphCost
 from ridgeline.scheduler.state import Faults
 from ridgeline.types import SamplingParams
 
@@ -44,6 +47,28 @@ def test_a_trace_decides_the_same_steps_again() -> None:
     pairs = list(replay(core.trace, fresh, core.budget))
     assert len(pairs) == core.metrics.counts["steps"] > 50 and all(a == b for a, b in pairs)
     assert fresh.counts == core.state.counts and core.state.counts["preemptions"] > 3 and core.state.counts["ended_abort"] > 0
+
+
+def test_a_trace_with_costs_says_what_each_phase_of_a_request_did(tmp_path: Path) -> None:
+    """Row 26: a prompt's chunk and its single tokens, each with FLOPs, bytes and wall time; parts of a step add up to it."""
+    book = GraphCost(tiny("llama")[0])
+    core = busy_core()
+    assert core.trace is not None
+    core.trace.write(tmp_path / "trace.json", book)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    steps = {e["ts"]: e["args"] for e in events if e["name"] == "forward" and e["args"]["spans"]}
+    parts: dict[float, list[dict[str, int]]] = {}
+    for e in events:
+        if e["name"] in ("chunk", "decode"):
+            assert e["dur"] >= 0
+            parts.setdefault(e["ts"], []).append(e["args"])
+            a = e["args"]
+            assert a["flops"] == book.total(book.work([Span(0, a["past"], a["new"], a["want"])])).flops
+    assert parts.keys() == steps.keys()
+    for ts, step in steps.items():
+        assert step["flops"] == sum(p["flops"] for p in parts[ts])
+        assert step["kv_bytes"] == sum(p["kv_bytes"] for p in parts[ts]) or step["shared_walks"]
+        assert max(p["weight_bytes"] for p in parts[ts]) <= step["weight_bytes"] < sum(p["weight_bytes"] for p in parts[ts]) + 1
 
 
 def test_a_trace_opens_in_perfetto(tmp_path: Path) -> None:

@@ -20,9 +20,17 @@ def test_rows_of_a_matrix() -> None:
     assert np.shares_memory(cut.data, tensor.data)
 
 
-def test_rows_of_three_dimensions_keep_the_inner_shape() -> None:
-    tensor = Tensor("w", (2, 3, 32), Q8_0, np.zeros((6, 34), dtype=np.uint8))
-    assert tensor.rows == 6
+@pytest.mark.parametrize("shape", [(3, 2, 32), (3, 1, 64), (3, 2, 5, 32)])
+def test_parts_along_the_first_of_more_dimensions(shape: tuple[int, ...]) -> None:
+    """Experts of a stacked tensor: whole parts move, the inner shape stays."""
+    rows, blocks = int(np.prod(shape[:-1])), shape[-1] // 32
+    tensor = Tensor("w", shape, Q8_0, np.random.default_rng(0).integers(0, 100, (rows, 34 * blocks), dtype=np.uint8))
+    whole = decode(tensor).reshape(shape)
+    for index in (ORDER, slice(1, 3), np.array([2]), slice(0, 0)):
+        taken = tensor.take_rows(index)
+        assert taken.shape == whole[index].shape and taken.rows == int(np.prod(taken.shape[:-1]))
+        np.testing.assert_array_equal(decode(taken).reshape(taken.shape), whole[index])
+    assert np.shares_memory(tensor.take_rows(slice(1, 3)).data, tensor.data)
 
 
 def test_elements_of_a_vector() -> None:

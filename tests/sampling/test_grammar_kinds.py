@@ -159,17 +159,6 @@ def test_masks_are_made_beside_the_step() -> None:
     assert len(threads - set(threading.enumerate())) == 1
 
 
-def test_slow_masks_are_begun_as_soon_as_a_token_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ridgeline.sampling.grammar._SLOW_S", -1.0)
-    begun: list[object] = []
-    prepare = MaskPool.prepare
-    monkeypatch.setattr(MaskPool, "prepare", lambda pool, states: (begun.extend(states), prepare(pool, states))[1])
-    validator = Draft202012Validator(TWO)
-    state = compiled(schema(TWO)).start()
-    ids, finish = draw(state, random.Random(4), close=0.6)
-    assert finish == "stop" and validator.is_valid(loads(text_of(ids))) and begun == [state] * (len(ids) - 1)
-
-
 def test_a_failing_mask_does_not_stop_the_others() -> None:
     class Broken:
         done, confines = False, True

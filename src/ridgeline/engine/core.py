@@ -22,6 +22,7 @@ from ridgeline.engine.speculate import Speculator
 from ridgeline.engine.trace import StepTrace, Trace
 from ridgeline.graph.step import Step
 from ridgeline.kv.index import namespace
+from ridgeline.sampling.guide import MaskPool
 from ridgeline.scheduler.apply import apply, undo
 from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.policy import decide
@@ -58,6 +59,7 @@ class EngineCore:
         self.requests: dict[str, RequestState] = {}
         self._choices: dict[int, Choice] = {}
         self._deadlines: list[tuple[float, str]] = []
+        self._masks = MaskPool()  # its thread begins with the first grammar
         self._make_state, self._cache_key = make_state, cache_key
 
     @property
@@ -89,6 +91,7 @@ class EngineCore:
             self._note_admitted()
         predicted = self.pace(step) if self.pace is not None and self.trace is not None else None
         decided = clock()
+        self._prepare_masks()
         try:
             if step.spans:
                 program.forward(step)
@@ -110,6 +113,13 @@ class EngineCore:
             times, usage = (state.now, decided, ran, done, clock()), tuple(state.kv.usage())
             self.trace.step(StepTrace(state.record, step, tuple(sampled.tokens), sampled.finishes, times, usage, predicted))
         return sampled.choices
+
+    def _prepare_masks(self) -> None:
+        """Begin the masks that this step's draws will want: they are made while the backend runs."""
+        draws = dict.fromkeys(draw.seq for draw in self.state.draws)
+        states = [state for seq in draws if (state := self._choices[seq].grammar) is not None]
+        if states:
+            self._masks.prepare(states)
 
     def submit(self, asked: RequestState) -> None:
         """Queue a prepared request. Raises `UserError` for an id in use, `ContextLengthError` for a prompt that can never fit."""

@@ -23,6 +23,7 @@ from ridgeline.formats.checkpoint import Checkpoint, open_checkpoint
 from ridgeline.formats.pull import resolve as find
 from ridgeline.formats.tensors import Tensor
 from ridgeline.graph.caches import cache_groups
+from ridgeline.graph.graph import Graph
 from ridgeline.graph.ops import Embed
 from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.models import ModelSpec, load_spec
@@ -47,6 +48,10 @@ class OpenModel:
     spec: ModelSpec
     plan: Plan
 
+    def costs(self) -> GraphCost:
+        """What steps of this graph move and compute, with the bytes that its tensors take in the file."""
+        return _costs(self.spec.graph, self.spec.tensors, self.plan)
+
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
@@ -58,6 +63,14 @@ class LoadedModel:
     text: Words
     limits: Limits
     load_s: float
+
+    def costs(self) -> GraphCost:
+        """As `OpenModel.costs`."""
+        return _costs(self.program.graph, self.tensors, self.plan)
+
+
+def _costs(graph: Graph, tensors: Mapping[str, Tensor], plan: Plan) -> GraphCost:
+    return GraphCost(graph, {name: t.nbytes for name, t in tensors.items()}, plan.kv_dtype)
 
 
 def open_model(options: Options) -> OpenModel:
@@ -122,6 +135,5 @@ def make_core(model: LoadedModel, *, prefix_caching: bool | None = None, cascade
 
     pace = None
     if graph.ops and paced:
-        book = GraphCost(graph, {name: t.nbytes for name, t in model.tensors.items()}, plan.kv_dtype)
-        pace = Pace(StepPredictor(book, assumed(plan.threads, plan.isa)))
+        pace = Pace(StepPredictor(model.costs(), assumed(plan.threads, plan.isa)))
     return EngineCore(model.program, make_state, budget, model.limits, cache_key=(plan.path, plan.kv_dtype), pace=pace)

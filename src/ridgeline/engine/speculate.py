@@ -42,7 +42,7 @@ class Speculator:
     def propose(self, state: SchedulerState, choices: Mapping[int, Choice]) -> None:
         """Put guesses behind the known tokens of those that decode."""
         self._made = {}
-        decoding = [s for s in state.running if s.known - s.computed == 1 and s.id in choices]
+        decoding = [s for s in state.running if s.known - s.computed == 1 and s.generated]
         if not decoding or (self._off is not None and len(decoding) >= self._off) or self._resting():
             return
         asked = [self._ask(s, choices[s.id]) for s in decoding]

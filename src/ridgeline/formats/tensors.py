@@ -39,10 +39,14 @@ class Tensor:
         return int(self.data.nbytes)
 
     def take_rows(self, index: slice | npt.NDArray[np.int64]) -> Tensor:
-        """The same bytes for a range (a view) or an order (a copy) of rows of a matrix; nothing is decoded or requantized."""
-        data = self.data[index] if len(self.shape) > 1 else self._elements()[index].reshape(1, -1)
-        shape = (data.shape[0], *self.shape[1:]) if len(self.shape) > 1 else (data.shape[1] // self.encoding.block_bytes,)
-        return replace(self, data=data, shape=shape)
+        """The same bytes for a range (a view) or an order (a copy) along the first dimension; nothing is decoded or requantized.
+
+        What is taken of [n, a, b] are whole [a, b] parts, a * rows of bytes each."""
+        if len(self.shape) == 1:
+            data = self._elements()[index].reshape(1, -1)
+            return replace(self, data=data, shape=(data.shape[1] // self.encoding.block_bytes,))
+        parts = self.data.reshape(self.shape[0], -1, self.data.shape[1])[index]
+        return replace(self, data=parts.reshape(-1, self.data.shape[1]), shape=(len(parts), *self.shape[1:]))
 
     def _elements(self) -> npt.NDArray[np.uint8]:
         """A float vector as uint8 [elements, bytes per element]."""

@@ -18,7 +18,7 @@ import numpy as np
 from ridgeline.errors import InternalError, UserError
 from ridgeline.sampling.deep import run_deep
 from ridgeline.sampling.grammar_text import MAX_CALL_GRAMMAR_BYTES, lark_of_choice, lark_of_grammar, lark_of_regex
-from ridgeline.sampling.guide import Mask, MaskPool
+from ridgeline.sampling.guide import Mask
 from ridgeline.sampling.schema import BLANKS, prepare_schema
 from ridgeline.text.tokenizer import Tokenizer
 from ridgeline.text.vocabulary import Kind
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "calls", "either"]
 MAX_COMPILE_S = 5.0
 _KEPT = 64
-_SLOW_S = 2e-4  # a mask that takes longer is worth a thread of its own
 _SPECIAL = frozenset({Kind.CONTROL, Kind.UNKNOWN, Kind.UNUSED})
 
 
@@ -55,7 +54,6 @@ class GrammarCompiler:
         self._lock, self._one_at_a_time = threading.Lock(), threading.Lock()
         self._vocabulary: LLTokenizer | None = None
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
-        self._pool = MaskPool()
 
     def warm(self) -> None:
         """Do what the first request would wait for."""
@@ -107,7 +105,7 @@ class GrammarCompiler:
         if spent > MAX_COMPILE_S:
             text = f"{kind} took {spent:.1f} s to compile, at most {MAX_COMPILE_S:g} are allowed"
             raise UserError(text, field=kind, value=spent, limit=MAX_COMPILE_S, remedy="make it simpler")
-        return Grammar(matcher, self._tokenizer.size, self._end_ids, remarks, self._pool)
+        return Grammar(matcher, self._tokenizer.size, self._end_ids, remarks)
 
     def _view(self) -> LLTokenizer:
         with self._lock:
@@ -122,28 +120,26 @@ class Grammar:
     remarks: what was ignored, for the client to read.
     """
 
-    __slots__ = ("_end_ids", "_lock", "_matcher", "_pool", "_vocab", "remarks")
+    __slots__ = ("_end_ids", "_lock", "_matcher", "_vocab", "remarks")
 
-    def __init__(self, matcher: LLMatcher, vocab: int, end_ids: frozenset[int], remarks: tuple[str, ...], pool: MaskPool) -> None:
-        self._matcher, self._vocab, self._end_ids, self.remarks, self._pool = matcher, vocab, end_ids, remarks, pool
+    def __init__(self, matcher: LLMatcher, vocab: int, end_ids: frozenset[int], remarks: tuple[str, ...]) -> None:
+        self._matcher, self._vocab, self._end_ids, self.remarks = matcher, vocab, end_ids, remarks
         self._lock = threading.Lock()
 
     def start(self) -> GrammarState:
         with self._lock:
-            return GrammarState(self._matcher.deep_copy(), self._vocab, self._end_ids, self._pool)
+            return GrammarState(self._matcher.deep_copy(), self._vocab, self._end_ids)
 
 
 class GrammarState:
     """Where one sequence stands in a grammar (a `GuideState`). A mask is made once per place.
 
-    While masks are slow to make, the next one is begun on the pool's thread as soon as a token is accepted, beside the native step.
-    """
+    Threads may share it: a `MaskPool` makes the mask that the engine's thread then takes, or waits for."""
 
-    __slots__ = ("_end_ids", "_lock", "_mask", "_matcher", "_pool", "_spent", "_trail", "_vocab")
+    __slots__ = ("_end_ids", "_lock", "_mask", "_matcher", "_trail", "_vocab")
 
-    def __init__(self, matcher: LLMatcher, vocab: int, end_ids: frozenset[int], pool: MaskPool) -> None:
-        self._matcher, self._vocab, self._end_ids, self._pool = matcher, vocab, end_ids, pool
-        self._spent = 0.0
+    def __init__(self, matcher: LLMatcher, vocab: int, end_ids: frozenset[int]) -> None:
+        self._matcher, self._vocab, self._end_ids = matcher, vocab, end_ids
         self._lock = threading.Lock()
         self._mask: Mask | None = None
         self._trail = 0
@@ -168,13 +164,12 @@ class GrammarState:
         """uint32 [ceil(vocab / 32)]; the ending ids are set where the text may end. Raises `UserError` past a limit."""
         with self._lock:
             if self._mask is None:
-                began = time.perf_counter()
                 mask = np.zeros((self._vocab + 31) // 32, np.uint32)
                 self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
                 self._check()
                 if self._vocab % 32:
                     mask[-1] &= np.uint32((1 << (self._vocab % 32)) - 1)
-                self._mask, self._spent = mask, time.perf_counter() - began
+                self._mask = mask
             return self._mask
 
     def accept(self, token: int) -> bool:
@@ -188,10 +183,7 @@ class GrammarState:
                 raise InternalError(f"token {token} does not fit the grammar")
             self._mask = None
             self._trail += 1
-            stopped = bool(self._matcher.is_stopped())
-        if self._spent > _SLOW_S and not stopped:
-            self._pool.prepare((self,))
-        return stopped
+            return bool(self._matcher.is_stopped())
 
     def fits(self, tokens: list[int]) -> int:
         """How many of these tokens, one after the other, the grammar would take (drafts)."""

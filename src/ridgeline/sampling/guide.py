@@ -6,7 +6,7 @@ How an engine uses one (calls for one state never overlap, except that a `MaskPo
     row = SampleRow(..., allowed=state.allowed())
     if state.accept(token): finish = "stop"     # every drawn token in order, the ending EOS too; True: nothing may follow,
                                                 # whatever min_tokens and ignore_eos say
-    pool.prepare([state, ...])                  # before the native forward: the next masks are made while that runs
+    pool.prepare([state, ...])                  # before each native forward: the masks of its draws are made while that runs
 
 While `state.confines` is True, a text ends by `accept` or by length only: stop strings and stop token ids are not looked for,
 so that what ends with "stop" is whole. A mask without any bit means that nothing can follow: end the sequence with an error.
