@@ -53,10 +53,22 @@ def test_threads_and_order_change_nothing() -> None:
 
 
 def test_a_row_that_does_not_exist_fails_alone() -> None:
-    stub = NativeLogits(np.zeros((2, 8), np.float32))
-    found = stub.sample(SamplePlan((SampleRow(0, temperature=0), SampleRow(2), SampleRow(-1), SampleRow(1, temperature=0)), 8))
+    rows = np.zeros((2, 8), np.float32)
+    plan = SamplePlan((SampleRow(0, temperature=0), SampleRow(2), SampleRow(-1), SampleRow(1, temperature=0)), 8)
+    found = NativeLogits(rows).sample(plan)
+    assert_same(found, sample_rows(rows, plan))
     assert found.tokens.tolist() == [0, -1, -1, 0]
     assert found.failed.tolist() == [False, True, True, False]
+
+
+def test_a_given_id_outside_the_vocabulary_fails_alone() -> None:
+    """Negative ids are no "nothing was given", and padding of the head is no id."""
+    rows = np.random.default_rng(0).normal(size=(1, 8)).astype(np.float32)
+    given = (-1, -2, -(2**40), 0, 6, 7, 8, 2**40)
+    plan = SamplePlan(tuple(SampleRow(0, given=id, logprobs=1) for id in given), 7)
+    found = NativeLogits(rows).sample(plan)
+    assert_same(found, sample_rows(rows, plan))
+    assert found.tokens.tolist() == [-1, -1, -1, 0, 6, -1, -1, -1] and found.failed.tolist() == [t < 0 for t in found.tokens]
 
 
 def test_all_equal_logits_of_the_largest_mass() -> None:

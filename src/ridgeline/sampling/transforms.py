@@ -27,7 +27,8 @@ _NO_TOP = TopLogprobs(np.zeros(0, np.int32), np.zeros(0, np.float32))
 def sample_rows(logits: F32, plan: SamplePlan) -> Sampled:
     """Draw one token per row of the plan.  logits: float32 [rows, width], width >= 1; ids from plan.vocab on are never drawn.
 
-    A row with a NaN or +inf among its first `vocab` logits, or with no id left, fails alone. -inf is an id that is never drawn.
+    A row that does not exist, with a NaN or +inf among its first `vocab` logits, or with no id left, fails alone, and so does a `given`
+    id outside the vocabulary. -inf is an id that is never drawn.
     """
     vocab = min(plan.vocab, logits.shape[1])
     if vocab > exact.MAX_VOCAB:
@@ -37,6 +38,8 @@ def sample_rows(logits: F32, plan: SamplePlan) -> Sampled:
     logprobs = np.full(n, np.nan, np.float32)
     top: list[TopLogprobs | None] = [None if row.logprobs is None else _NO_TOP for row in plan.rows]
     for i, row in enumerate(plan.rows):
+        if not 0 <= row.row < len(logits):
+            continue
         raw = np.ascontiguousarray(logits[row.row, :vocab], np.float32)
         if not bool((raw <= _MAX).all()):
             continue
