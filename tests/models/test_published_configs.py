@@ -1,4 +1,6 @@
-"""Configs as the model makers publish them (values copied from the public files, tensors absent): every key is understood."""
+"""Configs in the form that model makers publish, without tensors: every key is understood, and the graph has the published size.
+
+Keys and values were written down from memory, not copied from the files: what checks them is the parameter count."""
 
 from __future__ import annotations
 
