@@ -33,18 +33,22 @@ def test_every_scenario_reports_figures_that_hang_together(tmp_path: Path) -> No
     peer.write_text(PEER.format(log=tmp_path / "log"))
     peer.chmod(peer.stat().st_mode | stat.S_IEXEC)
     said: list[str] = []
-    asked = EngineBenchOptions(options(tmp_path), seqs=3, prompt=16, gen=8, repeat=1, against=str(peer), trace=str(trace))
+    asked = EngineBenchOptions(
+        options(tmp_path), seqs=3, prompt=16, gen=8, repeat=1, against=str(peer), against_models=("other.gguf",), trace=str(trace)
+    )
     report = run(asked, said.append)
     d, b, a, o = report.decode, report.branch, report.arrival, report.overhead
     assert d is not None and b is not None and a is not None and o is not None
-    assert d.peer_tok_s == 50.0 and d.ratio == pytest.approx(d.decode_tok_s / 50.0) and d.decode_tok_s > 0 < d.total_tok_s
-    assert "-npl 3 -t 1" in (tmp_path / "log").read_text() and d.peer_command is not None and str(peer) in d.peer_command
+    assert [Path(p.file).name for p in d.peers] == ["tiny.gguf", "other.gguf"] and d.decode_tok_s > 0 < d.total_tok_s
+    for p in d.peers:
+        assert p.decode_tok_s == 50.0 and p.ratio == pytest.approx(d.decode_tok_s / 50.0) and str(peer) in p.command and p.file in p.command
+    assert "-m other.gguf" in (tmp_path / "log").read_text() and "-npl 3 -t 1" in (tmp_path / "log").read_text()
     assert 31_000 <= b.hit_tokens < 31_100 and b.shared_walks > 0 and b.speedup == pytest.approx(b.off_seconds / b.seconds)
     assert b.predicted_s > 0 and b.measured_over_predicted == pytest.approx(b.seconds / b.predicted_s)
     assert a.prompt == 2046 and a.itl_ratio == pytest.approx(a.p99_itl_s / a.steady_itl_s) and a.ttft_s > 0 < a.alone_ttft_s
     assert o.batch1_glue_s > 0 and 0 < o.batch1_share < 1 and 0 < o.batch_n_share < 1 and o.match_s > 0
     assert json.loads(json.dumps(report.as_json()))["branch"]["branches"] == 32
-    assert len(render(report).splitlines()) == 6 and json.loads(trace.read_text())["traceEvents"]
+    assert len(render(report).splitlines()) == 7 and json.loads(trace.read_text())["traceEvents"]
 
 
 @pytest.mark.parametrize(

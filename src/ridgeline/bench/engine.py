@@ -31,7 +31,7 @@ SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 @dataclass(frozen=True, slots=True)
 class EngineBenchOptions:
     """options: how to load. seqs, prompt, gen: of `decode`; repeat: runs whose medians are reported; against: a llama-batched-bench,
-    measured in turns on `against_model` (default: the same file)."""
+    measured in turns on the same file and on `against_models` (other formats of the model, say its fastest)."""
 
     options: Options
     scenarios: tuple[Scenario, ...] = SCENARIOS
@@ -40,7 +40,7 @@ class EngineBenchOptions:
     gen: int = 128
     repeat: int = 3
     against: str | None = None
-    against_model: str | None = None
+    against_models: tuple[str, ...] = ()
     trace: str | None = None
 
     def __post_init__(self) -> None:
@@ -54,6 +54,16 @@ class EngineBenchOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerRate:
+    """A peer on one file. ratio: ours over its decode_tok_s."""
+
+    file: str
+    decode_tok_s: float
+    ratio: float
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeResult:
     """decode_tok_s: over steps in which all sequences decode and no prompt is read; total_tok_s: all output over the whole time."""
 
@@ -63,9 +73,7 @@ class DecodeResult:
     decode_tok_s: float
     total_tok_s: float
     prompt_tok_s: float
-    peer_tok_s: float | None = None
-    ratio: float | None = None
-    peer_command: str | None = None
+    peers: tuple[PeerRate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +168,7 @@ class _Bench:
         self.asked, self.model, self.peer, self.say = asked, model, peer, say
         self.vocab = model.limits.vocab
         self.runs: dict[str, list[float]] = {}
+        self._commands: dict[str, str] = {}
         self._last: Runner | None = None
 
     def _note(self, name: str, value: float) -> float:
@@ -172,7 +181,7 @@ class _Bench:
 
     def write_trace(self, path: str) -> None:
         if self._last is not None and self._last.core.trace is not None:
-            self._last.core.trace.write(path)
+            self._last.core.trace.write(path, self.model.costs())
 
     def _decode_once(self, seqs: int, gen: int, seed: int) -> tuple[list[Step], float]:
         runner = self._runner()
@@ -191,15 +200,29 @@ class _Bench:
             self._note("decode_tok_s", a.seqs * len(pure) / sum(s.seconds for s in pure) if pure else 0.0)
             self._note("total_tok_s", a.seqs * a.gen / seconds)
             self._note("prompt_tok_s", sum(s.chunk for s in reading) / sum(s.seconds for s in reading))
-            if self.peer is not None:
-                path = a.against_model or self.model.plan.path
-                self._note("peer_tok_s", self.peer.decode_tok_s(path, a.seqs, a.prompt, a.gen, self.model.plan.threads))
+            for path in self._peer_files():
+                self._note(f"peer_tok_s {path}", self._peer_decode(path))
         ours = median(self.runs["decode_tok_s"])
-        theirs = median(self.runs["peer_tok_s"]) if "peer_tok_s" in self.runs else None
+        peers = []
+        for path in self._peer_files():
+            theirs = median(self.runs[f"peer_tok_s {path}"])
+            peers.append(PeerRate(path, theirs, ours / theirs, self._commands[path]))
         return DecodeResult(
-            a.seqs, a.prompt, a.gen, ours, median(self.runs["total_tok_s"]), median(self.runs["prompt_tok_s"]), theirs,
-            None if theirs is None else ours / theirs, None if self.peer is None else self.peer.last_command,
-        )  # fmt: skip
+            a.seqs, a.prompt, a.gen, ours, median(self.runs["total_tok_s"]), median(self.runs["prompt_tok_s"]), tuple(peers)
+        )
+
+    def _peer_files(self) -> list[str]:
+        """The same file where the peer can read it, then the others."""
+        own = self.model.plan.path
+        mine = [own] if own.endswith(".gguf") or not self.asked.against_models else []
+        return [] if self.peer is None else [*mine, *self.asked.against_models]
+
+    def _peer_decode(self, path: str) -> float:
+        a = self.asked
+        assert self.peer is not None
+        found = self.peer.decode_tok_s(path, a.seqs, a.prompt, a.gen, self.model.plan.threads)
+        self._commands[path] = self.peer.last_command
+        return found
 
     def branch(self, shared: int = 1000, branches: int = 32, own: int = 64, gen: int = 96) -> BranchResult:
         branches = min(branches, self.model.plan.max_num_seqs)
@@ -302,8 +325,7 @@ def render(report: EngineReport) -> str:
             f"  decode    {d.seqs} sequences, {d.prompt} in, {d.gen} out: {d.decode_tok_s:.1f} tok/s decoding, {d.total_tok_s:.1f} in all,"
             f" prompts {d.prompt_tok_s:.1f} tok/s"
         )
-        if d.peer_tok_s is not None:
-            lines.append(f"            peer {d.peer_tok_s:.1f} tok/s, ours is {d.ratio:.2f}x   {d.peer_command}")
+        lines += [f"            peer {p.decode_tok_s:.1f} tok/s, ours is {p.ratio:.2f}x   {p.command}" for p in d.peers]
     if (b := report.branch) is not None:
         lines.append(
             f"  branch    {b.shared} shared + {b.branches} x ({b.own} in, {b.gen} out): {b.seconds:.2f} s, without reuse"

@@ -61,7 +61,9 @@ def bench_engine(
     gen: Annotated[int, typer.Option(parser=args.count("--gen"), metavar="N", help="Tokens of each answer.")] = 128,
     repeat: Annotated[int, typer.Option(parser=args.count("--repeat"), metavar="N", help="Runs; medians are reported.")] = 3,
     against: Annotated[str | None, typer.Option(metavar="BINARY", help="A llama-batched-bench to run in turns; ratio is printed.")] = None,
-    against_model: Annotated[str | None, typer.Option(metavar="FILE", help="What the peer runs. Default: the same file.")] = None,
+    against_model: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="What the peer runs beside the same file, say another format; several times.")
+    ] = None,
     trace: Annotated[str | None, typer.Option(metavar="FILE", help="Write the last run's steps as Perfetto/Chrome JSON.")] = None,
     json: args.Json = False,
     threads: args.Threads = None,
@@ -85,7 +87,7 @@ def bench_engine(
         max_num_seqs=max(seqs, 32),
     )  # fmt: skip
     asked = EngineBenchOptions(
-        options, tuple(scenario or SCENARIOS), seqs, prompt, gen, repeat, against, against_model, trace  # type: ignore[arg-type]
+        options, tuple(scenario or SCENARIOS), seqs, prompt, gen, repeat, against, tuple(against_model or ()), trace  # type: ignore[arg-type]
     )  # fmt: skip
     engine(asked, as_json=json)
 
