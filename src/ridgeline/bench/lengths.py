@@ -22,7 +22,6 @@ from ridgeline.graph.ops import Embed
 from ridgeline.graph.step import Span
 from ridgeline.kv.layout import bytes_per_token
 from ridgeline.options import Options
-from ridgeline.planner.cost import GraphCost
 from ridgeline.planner.hardware import Machine
 from ridgeline.planner.roofline import predict, predict_prompt
 
@@ -90,7 +89,7 @@ class _Lengths:
         self._vocab = next(op.vocab for op in self.program.graph.ops if isinstance(op, Embed))
         self._one = OneSequence(self.program, self._vocab)
         self._tokens = random_tokens(asked.lengths[-1] + 1, self._vocab)
-        self.book = GraphCost(self.program.graph, {n: t.nbytes for n, t in model.spec.tensors.items()}, self.plan.kv_dtype)
+        self.book = model.costs()
         self.machine = machine(self.plan.threads, getattr(self.program, "isa", self.plan.isa))
 
     def row(self, n: int) -> LengthRow:

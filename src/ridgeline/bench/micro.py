@@ -21,7 +21,6 @@ from ridgeline.engine.loader import OpenModel, load_program, open_model
 from ridgeline.errors import UserError
 from ridgeline.graph.ops import Embed, Linear, LinearGroup
 from ridgeline.options import Options
-from ridgeline.planner.cost import GraphCost
 from ridgeline.planner.hardware import Machine
 from ridgeline.planner.roofline import Prediction, predict_generation, predict_prompt
 
@@ -116,7 +115,7 @@ class _Bench:
         vocab = next(op.vocab for op in self.program.graph.ops if isinstance(op, Embed))
         self.tokens = random_tokens(asked.prompt, vocab)
         self._sequence = OneSequence(self.program, vocab)
-        self.book = GraphCost(self.program.graph, {n: t.nbytes for n, t in model.spec.tensors.items()}, self.plan.kv_dtype)
+        self.book = model.costs()
 
     @property
     def isa(self) -> str:

@@ -41,7 +41,7 @@ class Rates:
     def measure(cls, model: LoadedModel, say: Callable[[str], None] = lambda line: None) -> Rates:
         """About as long as thirty steps take. Needs a backend that times its ops."""
         say("measuring kernel rates")
-        book = GraphCost(model.program.graph, {n: t.nbytes for n, t in model.tensors.items()}, model.plan.kv_dtype)
+        book = model.costs()
         probe = _Probe(model, book)
         plain = [probe.times([Span(0, 0, rows, rows)], ()) for rows in ROWS]
         body, head = np.array([p[0] for p in plain]), np.array([p[1] for p in plain])

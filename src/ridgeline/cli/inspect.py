@@ -15,7 +15,7 @@ from ridgeline.graph.ops import results
 from ridgeline.graph.step import Span
 from ridgeline.kv.layout import bytes_per_token
 from ridgeline.options import Options
-from ridgeline.planner.cost import Cost, GraphCost, parameters
+from ridgeline.planner.cost import Cost, parameters
 
 SHOWN = 200  # longest metadata value that is printed whole
 
@@ -101,13 +101,9 @@ def formats(model: OpenModel) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda r: -r["bytes"])
 
 
-def cost_book(model: OpenModel) -> GraphCost:
-    return GraphCost(model.spec.graph, {n: t.nbytes for n, t in model.spec.tensors.items()}, model.plan.kv_dtype)
-
-
 def op_rows(model: OpenModel, asked: Asked) -> list[dict[str, Any]]:
     """One row per op of the graph as it was built, then the sum."""
-    book = cost_book(model)
+    book = model.costs()
     step = book.work([Span(i, asked.past, asked.new, 1) for i in range(asked.batch)])
     rows, total = [], Cost()
     for op, cost in book.ops(step):

@@ -8,7 +8,6 @@ from ridgeline.cli.output import note
 from ridgeline.engine.choice import Choice
 from ridgeline.engine.llm import LLM
 from ridgeline.graph.step import Span
-from ridgeline.planner.cost import GraphCost
 from ridgeline.planner.hardware import Machine
 from ridgeline.planner.roofline import predict, predict_prompt
 
@@ -29,7 +28,7 @@ def timings(llm: LLM, seq: Choice) -> dict[str, Any]:
     }  # fmt: skip
     if decoded < 1 or seq.times.first_token == 0 or llm.model.plan.backend != "cpu":
         return found
-    book, machine = book_of(llm), machine_of(llm)
+    book, machine = llm.model.costs(), machine_of(llm)
     # Costs are linear in the position: the step half way, times the number of steps, is the whole.
     step = predict(book, [Span(0, seq.prompt_len + decoded // 2, 1, 1)], machine)
     found["gen_gb_s"] = step.cost.memory_bytes * decoded / gen_s / 1e9 if gen_s > 0 else None
@@ -55,10 +54,6 @@ def provenance(kind: str | None) -> str:
     if kind == "measured":
         return "ceilings measured on this machine"
     return f"ceilings {kind}: `ridgeline bench micro` measures them" if kind else "too short to compare with the roofline"
-
-
-def book_of(llm: LLM) -> GraphCost:
-    return GraphCost(llm.model.program.graph, {n: t.nbytes for n, t in llm.model.tensors.items()}, llm.model.plan.kv_dtype)
 
 
 def machine_of(llm: LLM) -> Machine:

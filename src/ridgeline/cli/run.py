@@ -30,7 +30,7 @@ def answer(
     llm.core.trace = Trace() if trace is not None else None
     seq = _generate(llm, ids, params, show=not as_json)
     if trace is not None and llm.core.trace is not None:
-        llm.core.trace.write(trace)
+        llm.core.trace.write(trace, llm.model.costs())
     if as_json:
         print_json(document(llm, seq))
     elif not quiet:

@@ -169,13 +169,12 @@ def _measured(model: LoadedModel) -> Machine | None:
 def _expected(model: LoadedModel) -> str | None:
     """What the roofline says one and many users will see, where this machine's ceilings are known."""
     from ridgeline.graph.step import Span
-    from ridgeline.planner.cost import GraphCost
     from ridgeline.planner.roofline import predict
 
     plan, machine = model.plan, _measured(model)
     if machine is None:
         return None
-    book = GraphCost(model.program.graph, {n: t.nbytes for n, t in model.tensors.items()}, plan.kv_dtype)
+    book = model.costs()
     past = min(512, plan.max_model_len - 1)
     one, many = (n / predict(book, [Span(i, past, 1, 1) for i in range(n)], machine).lower_s for n in (1, plan.max_num_seqs))
     rest = (
