@@ -39,7 +39,7 @@ class Draft:
 
     def _drafts_of(self, seq: Sequence) -> int:
         """Drafts that a decode may carry: none past its end, and no blocks beyond those that `admit` counts as its own."""
-        if not seq.drafted:
+        if not seq.drafted or not seq.generated:  # siblings are forked at a prompt's end: its table must hold nothing else
             return 0
         return max(0, min(seq.drafted, seq.cap - 1 - seq.known, self._state.kv.block_size, self._draft_left, self.rows_left))
 
