@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -16,6 +18,8 @@ from ridgeline.types import KvDtype
 Backend = Literal["cpu", "reference"]
 SchedulingPolicy = Literal["fcfs", "priority", "lpm"]
 IsaChoice = Literal["auto", "portable", "avx2", "avx512"]
+SpecMethod = Literal["ngram", "draft_model", "self"]
+AcceptRule = Literal["coupled", "rejection"]
 KV_DTYPE_NAMES: dict[str, KvDtype | Literal["auto"]] = {
     "auto": "auto", "f32": "f32", "float32": "f32", "bf16": "bf16", "bfloat16": "bf16", "f16": "f16", "float16": "f16",
 }  # fmt: skip
@@ -47,11 +51,101 @@ def parse_size(text: str | int, *, name: str = "value") -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculativeConfig:
+    """How to guess tokens ahead, under vLLM's keys. Raises `UserError` naming the key, its value and the limit.
+
+    method: ngram (the prompt and the answer so far), draft_model (`model`, of the same vocabulary) or self (layers left out).
+    num_speculative_tokens: most guesses of a sequence in a step. prompt_lookup_min, _max: tokens that must agree, and at which no longer
+    agreement is looked for. accept: coupled never changes a word; rejection keeps the distribution only (vLLM's rejection_sample_method
+    strict and probabilistic). adaptive: fewer guesses, or none, where they would cost time; not with rejection, whose draws depend on it.
+    disable_by_batch_size: no guesses when so many sequences run.
+    """
+
+    method: SpecMethod
+    num_speculative_tokens: int = 4
+    model: str | None = None
+    prompt_lookup_min: int = 2
+    prompt_lookup_max: int = 16
+    accept: AcceptRule = "coupled"
+    adaptive: bool = True
+    disable_by_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("speculative_config: method", self.method, get_args(SpecMethod))
+        _one_of("speculative_config: accept", self.accept, get_args(AcceptRule))
+        most = self.prompt_lookup_max if isinstance(self.prompt_lookup_max, int) else 64
+        for name, low, high in (
+            ("num_speculative_tokens", 1, 16), ("prompt_lookup_max", 1, 64), ("prompt_lookup_min", 1, most),
+            ("disable_by_batch_size", 1, 65536),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is None and name == "disable_by_batch_size":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                text = f"speculative_config: {name} is {value!r}, must be a whole number from {low} to {high}"
+                raise UserError(text, field=name, value=value, limit=(low, high))
+        if not isinstance(self.adaptive, bool):
+            raise UserError(f"speculative_config: adaptive is {self.adaptive!r}, must be true or false", field="adaptive", value=self.adaptive)
+        if (self.method == "draft_model") != (self.model is not None):
+            what = "needs the draft's" if self.model is None else "takes no"
+            raise UserError(f"speculative_config: method {self.method} {what} model", field="model", value=self.model)
+        if self.accept == "rejection":
+            object.__setattr__(self, "adaptive", False)
+
+
+_SPEC_ALIASES = {"draft": "draft_model", "[ngram]": "ngram", "prompt_lookup": "ngram", "self_speculative": "self"}
+_SPEC_RULES = {"strict": "coupled", "probabilistic": "rejection", "coupled": "coupled", "rejection": "rejection"}
+_SPEC_IDLE = {"draft_tensor_parallel_size": (1, None), "parallel_drafting": (False, None)}  # keys of vLLM with the only value that applies
+_SPEC_HEADS = ("eagle", "eagle3", "medusa", "mtp", "mlp_speculator", "dflash", "deepseek_mtp", "suffix")
+
+
+def speculative_config(given: str | Mapping[str, Any] | SpeculativeConfig | None) -> SpeculativeConfig | None:
+    """vLLM's JSON, or a mapping of its keys. Raises `UserError` for what is not JSON, not a key, or does not apply here."""
+    if given is None or isinstance(given, SpeculativeConfig):
+        return given
+    example = """for instance '{"method": "ngram", "num_speculative_tokens": 4}'"""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            text = f"speculative_config is not JSON: {error}"
+            raise UserError(text, field="speculative_config", value=str(given)[:80], remedy=example) from None
+    if not isinstance(given, Mapping):
+        raise UserError("speculative_config must be a JSON object", field="speculative_config", value=str(given)[:80], remedy=example)
+    values = {str(k): v for k, v in given.items()}
+    for name, allowed in _SPEC_IDLE.items():
+        if values.pop(name, None) not in allowed:
+            text = f"speculative_config: {name} can only be {allowed[0]} on a CPU"
+            raise UserError(text, field=name, value=given[name], limit=allowed[0])
+    method = values.setdefault("method", "draft_model" if values.get("model") not in (None, "ngram", "[ngram]") else "ngram")
+    if method in _SPEC_HEADS:
+        remedy = "use ngram, draft_model or self"
+        raise UserError(f"speculative_config: method {method} needs trained heads or a store of answers, which are not supported",
+                        field="method", value=method, limit=get_args(SpecMethod), remedy=remedy)  # fmt: skip
+    values["method"] = _SPEC_ALIASES.get(str(method), method)
+    if values["method"] == "ngram" and values.get("model") in ("ngram", "[ngram]"):
+        del values["model"]
+    rule = values.pop("rejection_sample_method", None)
+    if rule is not None:
+        _one_of("speculative_config: rejection_sample_method", rule, tuple(_SPEC_RULES))
+        values.setdefault("accept", _SPEC_RULES[rule])
+    known = {f.name for f in dataclasses.fields(SpeculativeConfig)}
+    for name in values:
+        if name not in known:
+            remedy = f"keys are {', '.join(sorted(known))}"
+            raise UserError(f"speculative_config: unknown key {name!r}", field=name, value=str(values[name])[:80], remedy=remedy)
+    if "prompt_lookup_max" in values and "prompt_lookup_min" not in values and isinstance(values["prompt_lookup_max"], int):
+        values["prompt_lookup_min"] = min(2, values["prompt_lookup_max"])
+    return SpeculativeConfig(**values)
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """What was asked of a load; None and "auto" mean: decide for me. Raises `UserError` with the option, its value and the limit.
 
     max_num_batched_tokens: tokens of one step; kv_cache_memory_bytes: all KV blocks together; itl_target: seconds between tokens that
     running answers keep while prompts are read; max_num_queued_reqs: requests beyond max_num_seqs before new ones are refused.
+    speculative_config: a `SpeculativeConfig`, a mapping of its keys, or JSON.
     """
 
     model: str
@@ -68,8 +162,10 @@ class Options:
     scheduling_policy: SchedulingPolicy = "fcfs"
     max_num_queued_reqs: int = 4096
     itl_target: float | None = None
+    speculative_config: str | Mapping[str, Any] | SpeculativeConfig | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "speculative_config", speculative_config(self.speculative_config))
         for name, low, high in (
             ("max_model_len", 1, 2**31 - 1), ("threads", 1, 1024), ("block_size", 1, 4096),
             ("max_num_seqs", 1, 65536), ("max_num_batched_tokens", 1, 2**20), ("kv_cache_memory_bytes", 1, 2**50),
@@ -128,6 +224,7 @@ class Plan:
     scheduling_policy: SchedulingPolicy = "fcfs"
     max_num_queued_reqs: int = 4096
     itl_target: float | None = None
+    speculative: SpeculativeConfig | None = None
 
     def __str__(self) -> str:
         """One line per field, for people."""

@@ -114,7 +114,8 @@ class SamplingParams:
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One continuation of a prompt. `token_ids` are the generated ids, an ending EOS included."""
+    """One continuation of a prompt. `token_ids` are the generated ids, an ending EOS included. drafted_tokens, accepted_tokens: what
+    speculation guessed for it so far, and how much of that came true; neither changes the ids."""
 
     index: int
     text: str
@@ -123,6 +124,8 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     cumulative_logprob: float | None = None
     logprobs: list[dict[int, float]] | None = None
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,15 +41,22 @@ Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before
 System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message put before the conversation.")]
 
 
+_SPECULATIVE_HELP = (
+    "Guess tokens ahead and verify them, as JSON with vLLM's keys: method (ngram, draft_model, self), num_speculative_tokens, model, "
+    "prompt_lookup_min, prompt_lookup_max. Never changes a word."
+)
+SpeculativeConfig = Annotated[str | None, typer.Option(metavar="JSON", help=_SPECULATIVE_HELP)]
+
+
 def load_options(
     model: str, *, max_model_len: int | None, threads: int | None, kv_cache_dtype: str, block_size: int, backend: str, isa: str,
-    max_num_seqs: int = 1,
+    max_num_seqs: int = 1, speculative_config: str | None = None,
 ) -> Options:  # fmt: skip
     """`Options` of a command that serves one person: one sequence at a time, unless it says otherwise."""
     return make_options(
         model,
         {
             "max_model_len": max_model_len, "threads": threads, "kv_cache_dtype": kv_cache_dtype, "block_size": block_size,
-            "backend": backend, "isa": isa, "max_num_seqs": max_num_seqs,
+            "backend": backend, "isa": isa, "max_num_seqs": max_num_seqs, "speculative_config": speculative_config,
         },
     )  # fmt: skip

@@ -43,7 +43,6 @@ _REFUSED = {
     "data-parallel-size": "start several",
     "quantization": "the file says how it is quantized",
     "enable-lora": "LoRA adapters are not served",
-    "speculative-config": "speculation is not available in this version",
     "kv-transfer-config": "there is no KV transfer",
     "kv-offloading-size": "there is no second tier",
     "enable-expert-parallel": "one machine is used",

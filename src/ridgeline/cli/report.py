@@ -16,7 +16,8 @@ def timings(llm: LLM, seq: Choice) -> dict[str, Any]:
     """Seconds, tokens/s and GB/s; null where there was nothing to time. gen_* leave out the first token, which the prompt paid for.
 
     prompt_tok_s: of tokens that were computed, not of those that the prefix cache gave.
-    gen_gb_s: weight and KV bytes that the graph needs per step, as `planner/cost` counts them, over the measured time.
+    gen_gb_s: weight and KV bytes that the graph needs per step, as `planner/cost` counts them, over the measured time; guesses that came
+    true saved a step each. predicted_gen_tok_s is without guesses.
     predicted_*: the roofline's fastest time on ceilings whose provenance is `predicted_from`.
     """
     times, decoded, computed = seq.times, len(seq.token_ids) - 1, seq.prompt_len - seq.cached_tokens
@@ -31,7 +32,7 @@ def timings(llm: LLM, seq: Choice) -> dict[str, Any]:
     book, machine = llm.model.costs(), machine_of(llm)
     # Costs are linear in the position: the step half way, times the number of steps, is the whole.
     step = predict(book, [Span(0, seq.prompt_len + decoded // 2, 1, 1)], machine)
-    found["gen_gb_s"] = step.cost.memory_bytes * decoded / gen_s / 1e9 if gen_s > 0 else None
+    found["gen_gb_s"] = step.cost.memory_bytes * (decoded - seq.accepted) / gen_s / 1e9 if gen_s > 0 else None
     prompt = predict_prompt(book, computed, machine, past=seq.cached_tokens, chunk=llm.model.plan.chunk)
     found["predicted_prompt_tok_s"] = _rate(computed, prompt.lower_s)
     found["predicted_gen_tok_s"] = 1 / step.lower_s
@@ -47,6 +48,10 @@ def closing_report(llm: LLM, seq: Choice) -> None:
         f"generated {len(seq.token_ids):>6} tokens  {_shown(t['gen_tok_s'])} tok/s  (roofline {_shown(t['predicted_gen_tok_s'])})"
         f"  reading {_shown(t['gen_gb_s'])} GB/s (ceiling {_shown(t['peak_gb_s'])})"
     )
+    if seq.drafted:
+        steps = max(1, len(seq.token_ids) - seq.accepted)
+        rate = f"{seq.accepted} of {seq.drafted} guesses came true, {len(seq.token_ids) / steps:.2f} tokens a step"
+        note(f"speculation ({llm.model.plan.speculative.method if llm.model.plan.speculative else '-'}): {rate}")
     note(f"load {t['load_s']:.2f} s, first token after {t['load_s'] + t['prompt_s']:.2f} s; {provenance(t['predicted_from'])}")
 
 

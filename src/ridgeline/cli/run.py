@@ -77,7 +77,11 @@ def messages(system: str | None, text: str) -> list[dict[str, str]]:
 def document(llm: LLM, seq: Choice) -> dict[str, Any]:
     """The JSON answer. token_ids: generated only, an ending EOS included; seed: the one that repeats this answer."""
     out = seq.output()
-    usage = {"prompt_tokens": seq.prompt_len, "completion_tokens": len(out.token_ids), "total_tokens": seq.prompt_len + len(out.token_ids)}
+    made = len(out.token_ids)
+    usage: dict[str, Any] = {"prompt_tokens": seq.prompt_len, "completion_tokens": made, "total_tokens": seq.prompt_len + made}
+    if seq.drafted:
+        rejected = seq.drafted - seq.accepted
+        usage["completion_tokens_details"] = {"accepted_prediction_tokens": seq.accepted, "rejected_prediction_tokens": rejected}
     return {
         "model": llm.model.plan.model, "text": out.text, "token_ids": out.token_ids, "finish_reason": out.finish_reason,
         "stop_reason": out.stop_reason, "seed": seq.seed, "usage": usage, "timings": timings(llm, seq),

@@ -41,6 +41,7 @@ def serve(
     ] = None,
     kv_cache_dtype: args.KvCacheDtype = "auto",
     block_size: args.BlockSize = 16,
+    speculative_config: args.SpeculativeConfig = None,
     enable_prefix_caching: Annotated[bool, typer.Option(help="Reuse the KV of prompts that begin alike.")] = True,
     scheduling_policy: Annotated[str, typer.Option(metavar="NAME", help="Who goes first: fcfs, priority, lpm (longest prefix).")] = "fcfs",
     itl_target: Annotated[float | None, typer.Option(metavar="S", help="Seconds between tokens that running answers keep.")] = None,

@@ -37,6 +37,7 @@ class ServeOptions:
     kv_cache_memory_bytes: int | None = None
     kv_cache_dtype: str = "auto"
     block_size: int = 16
+    speculative_config: str | Mapping[str, Any] | None = None
     enable_prefix_caching: bool = True
     scheduling_policy: str = "fcfs"
     itl_target: float | None = None
@@ -145,6 +146,8 @@ def _typed(name: str, value: Any, where: str) -> Any:
         return parse_size(value, name=where)
     if name in _LISTS:
         return [str(v) for v in value] if isinstance(value, list) else [str(value)]
+    if name == "speculative_config" and isinstance(value, Mapping):
+        return value
     if name in _FLOATS and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     wanted: type = float if name in _FLOATS else bool if name in _BOOLS else str

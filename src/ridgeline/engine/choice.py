@@ -179,6 +179,7 @@ class Choice:
         return CompletionOutput(
             index=self.index, text=self.text, token_ids=list(self.token_ids), finish_reason=self.finish, stop_reason=self.stop_reason,
             cumulative_logprob=self.logprob_sum if wanted else None, logprobs=list(self.logprobs) if wanted else None,
+            drafted_tokens=self.drafted, accepted_tokens=self.accepted,
         )  # fmt: skip
 
     def news(self) -> CompletionOutput:
@@ -187,4 +188,5 @@ class Choice:
         return CompletionOutput(
             index=self.index, text=self.delta, token_ids=self.new_ids, finish_reason=self.finish, stop_reason=self.stop_reason,
             cumulative_logprob=self.logprob_sum if wanted else None, logprobs=(self.new_logprobs or []) if wanted else None,
+            drafted_tokens=self.drafted, accepted_tokens=self.accepted,
         )  # fmt: skip

@@ -18,6 +18,7 @@ from ridgeline.engine.pace import Pace
 from ridgeline.engine.progress import packing_bar
 from ridgeline.engine.request import Limits
 from ridgeline.engine.resolve import Facts, resolve
+from ridgeline.engine.speculators import make_speculator
 from ridgeline.engine.words import Words, open_words
 from ridgeline.formats.checkpoint import Checkpoint, open_checkpoint
 from ridgeline.formats.pull import resolve as find
@@ -136,4 +137,6 @@ def make_core(model: LoadedModel, *, prefix_caching: bool | None = None, cascade
     pace = None
     if graph.ops and paced:
         pace = Pace(StepPredictor(model.costs(), assumed(plan.threads, plan.isa)))
-    return EngineCore(model.program, make_state, budget, model.limits, cache_key=(plan.path, plan.kv_dtype), pace=pace)
+    core = EngineCore(model.program, make_state, budget, model.limits, cache_key=(plan.path, plan.kv_dtype), pace=pace)
+    core.speculator = make_speculator(plan, model.costs)
+    return core

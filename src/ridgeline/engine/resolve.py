@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ridgeline.errors import UserError
 from ridgeline.graph.caches import Cache, cache_groups
 from ridgeline.kv.layout import group_block_bytes, peak_blocks
-from ridgeline.options import KV_DTYPE_NAMES, Options, Plan
+from ridgeline.options import KV_DTYPE_NAMES, Options, Plan, speculative_config
 from ridgeline.types import KvDtype
 
 DEFAULT_KV_DTYPE: KvDtype = "bf16"
@@ -50,6 +50,7 @@ def resolve(options: Options, facts: Facts) -> Plan:
         kv_bytes=sizing.bytes(blocks), max_num_seqs=seqs, chunk=chunk, notes=notes,
         prefix_caching=options.enable_prefix_caching, scheduling_policy=options.scheduling_policy,
         max_num_queued_reqs=options.max_num_queued_reqs, itl_target=options.itl_target,
+        speculative=speculative_config(options.speculative_config),
     )  # fmt: skip
 
 

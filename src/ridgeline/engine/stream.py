@@ -99,5 +99,6 @@ def joined(first: RequestOutput, second: RequestOutput) -> RequestOutput:
 def _joined(a: CompletionOutput, b: CompletionOutput) -> CompletionOutput:
     logprobs = None if a.logprobs is None or b.logprobs is None else a.logprobs + b.logprobs
     return CompletionOutput(
-        a.index, a.text + b.text, a.token_ids + b.token_ids, b.finish_reason, b.stop_reason, b.cumulative_logprob, logprobs
+        a.index, a.text + b.text, a.token_ids + b.token_ids, b.finish_reason, b.stop_reason, b.cumulative_logprob, logprobs,
+        b.drafted_tokens, b.accepted_tokens,
     )

@@ -43,6 +43,7 @@ class Generation:
         self.completion_tokens = 0
         self.cached_tokens = 0
         self._cached = [0] * len(requests)
+        self._guessed: dict[tuple[int, int], tuple[int, int]] = {}
 
     def start(self) -> None:
         """Raises `UserError` or `HttpError` for what the budget, the queue or the engine refuses; then nothing of it stays behind."""
@@ -73,6 +74,11 @@ class Generation:
         key.reserved += prompt + allowed
         self._reserved += prompt + allowed
         return request if total is not None else replace(request, params=replace(p, max_tokens=max(1, allowed // p.n)))
+
+    def guesses(self) -> tuple[int, int] | None:
+        """(accepted, rejected) draft tokens of all choices; None when nothing was guessed."""
+        accepted = sum(a for _, a in self._guessed.values())
+        return (accepted, sum(d for d, _ in self._guessed.values()) - accepted) if self._guessed else None
 
     def gone(self) -> None:
         """The client went away."""
@@ -148,6 +154,9 @@ class Generation:
             if choice.finish_reason == "abort" and not self.aborted:
                 why = choice.stop_reason or "it was aborted"
                 raise HttpError(503, f"the answer was cut short: {why}", code="aborted", headers={"retry-after": "5"})
+        for c in output.outputs:
+            if c.drafted_tokens:
+                self._guessed[prompt, c.index] = c.drafted_tokens, c.accepted_tokens
         if output.num_cached_tokens is not None and not self._cached[prompt]:
             self._cached[prompt] = output.num_cached_tokens
             self.cached_tokens = sum(self._cached)

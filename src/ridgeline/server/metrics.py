@@ -37,6 +37,9 @@ _COUNTERS = (
     ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache, each request once", "prefix_tokens_queried"),
     ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache", "prefix_tokens_hit"),
     ("vllm:num_preemptions", "Preemptions", "preemptions"),
+    ("vllm:spec_decode_num_drafts", "Drafts verified, one per sequence and step", "spec_decode_num_drafts"),
+    ("vllm:spec_decode_num_draft_tokens", "Draft tokens verified", "spec_decode_num_draft_tokens"),
+    ("vllm:spec_decode_num_accepted_tokens", "Draft tokens that came true", "spec_decode_num_accepted_tokens"),
     ("ridgeline:requests", "Requests submitted to the engine", "requests"),
     ("ridgeline:steps", "Steps of the engine", "steps"),
     ("ridgeline:computed_prompt_tokens", "Prompt tokens computed, recomputation after preemption included", "computed_prompt_tokens"),
@@ -106,6 +109,10 @@ class Collected:
             "reason",
             misses,
         )
+        prefix = "spec_decode_num_accepted_tokens_per_pos_"
+        by_position = {k.removeprefix(prefix): stats[k] for k in sorted(stats) if k.startswith(prefix)}
+        yield self._by(CounterMetricFamily, "vllm:spec_decode_num_accepted_tokens_per_pos", "Draft tokens that came true, by their place",
+                       "position", by_position or {"0": 0})  # fmt: skip
         seconds = stats.get("step_microseconds", 0) / 1e6
         yield self._one(CounterMetricFamily, "ridgeline:step_seconds", "Seconds spent in steps", seconds)
         yield from self._traffic(stats)

@@ -73,8 +73,12 @@ def usage(generation: Generation, reasoning_tokens: int | None = None) -> dict[s
         "prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made,
         "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
     }  # fmt: skip
-    if reasoning_tokens is not None:
-        document["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+    details: dict[str, int] = {} if reasoning_tokens is None else {"reasoning_tokens": reasoning_tokens}
+    guesses = generation.guesses()
+    if guesses is not None:  # not among completion_tokens: a rejected guess is nobody's token
+        details |= {"accepted_prediction_tokens": guesses[0], "rejected_prediction_tokens": guesses[1]}
+    if details:
+        document["completion_tokens_details"] = details
     return document
 
 
