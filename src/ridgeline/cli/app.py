@@ -74,6 +74,7 @@ def run(
     threads: args.Threads = None,
     kv_cache_dtype: args.KvCacheDtype = "auto",
     block_size: args.BlockSize = 16,
+    speculative_config: args.SpeculativeConfig = None,
     backend: args.Backend = "cpu",
     isa: args.Isa = "auto",
 ) -> None:
@@ -95,8 +96,9 @@ def run(
         stop=tuple(stop or ()), ignore_eos=ignore_eos,
     )  # fmt: skip
     options = args.load_options(
-        model, max_model_len=max_model_len, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend=backend, isa=isa
-    )
+        model, max_model_len=max_model_len, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend=backend, isa=isa,
+        speculative_config=speculative_config,
+    )  # fmt: skip
     code = answer(options, prompt, params, system=system, raw=raw, as_json=json, quiet=quiet, trace=trace)
     raise typer.Exit(code)
 
@@ -116,6 +118,7 @@ def chat(
     threads: args.Threads = None,
     kv_cache_dtype: args.KvCacheDtype = "auto",
     block_size: args.BlockSize = 16,
+    speculative_config: args.SpeculativeConfig = None,
     backend: args.Backend = "cpu",
     isa: args.Isa = "auto",
 ) -> None:
@@ -133,8 +136,9 @@ def chat(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, stop=tuple(stop or ())
     )
     options = args.load_options(
-        model, max_model_len=max_model_len, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend=backend, isa=isa
-    )
+        model, max_model_len=max_model_len, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend=backend, isa=isa,
+        speculative_config=speculative_config,
+    )  # fmt: skip
     raise typer.Exit(converse(options, params, system=system))
 
 
