@@ -174,8 +174,9 @@ class Client:
         try:
             async with asyncio.timeout(limit):
                 while True:
-                    kept = bool(self._idle)
-                    wire = self._idle.pop() if kept else await self._connect()
+                    wire = self._kept()
+                    kept = wire is not None
+                    wire = wire or await self._connect()
                     reply, done = wire.send(request)
                     await done
                     if not (kept and reply.fault and not reply.status):
@@ -189,6 +190,14 @@ class Client:
             if wire is not None:
                 self._keep(wire, whole)
         return reply
+
+    def _kept(self) -> _Wire | None:
+        """An idle connection that the server has not closed meanwhile."""
+        while self._idle:
+            wire = self._idle.pop()
+            if wire.open:
+                return wire
+        return None
 
     async def _connect(self) -> _Wire:
         loop = asyncio.get_running_loop()

@@ -103,6 +103,7 @@ class Figures:
     tpot_ms: Summary | None
     e2e_ms: Summary | None
     itl_basis: dict[str, int]
+    events_per_token: float | None
     usage_missing: int
     finish: dict[str, int]
 
@@ -134,6 +135,7 @@ def figures(outcomes: Sequence[Outcome], slo: Slo, seconds: float | None = None)
         prefill_ms=_ms(o.reading.prefill_s or 0.0 for o in told),
         itl_ms=_ms(gap for o in done for gap in o.reading.gaps()), tpot_ms=_ms(t for o in done if (t := o.tpot_s) is not None),
         e2e_ms=_ms(o.e2e_s for o in done), itl_basis=dict(Counter(o.reading.basis for o in done)),
+        events_per_token=sum(len(o.reading.pieces) for o in done) / made if made else None,
         usage_missing=sum(o.reading.output_tokens is None for o in done), finish=dict(Counter(str(o.reading.finish) for o in done)),
     )  # fmt: skip
 

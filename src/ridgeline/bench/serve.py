@@ -36,7 +36,7 @@ def run(asked: ServeOptions, say: Say = lambda line: None) -> ServeResult:
         say(f"warming up {server.name} with {server.model}")
         warm = bench.warm_up()
         cells, saturated = _cells(asked, bench, warm, say)
-    return ServeResult(asked, server, warm, tuple(cells), knee(cells), saturated, bench.run_salt, tuple(sys.argv))
+    return ServeResult(asked, server, warm, tuple(cells), knee(cells), saturated, bench.run_salt, ("ridgeline", *sys.argv[1:]))
 
 
 def _cells(asked: ServeOptions, bench: Bench, warm: WarmUp, say: Say) -> tuple[list[Cell], float | None]:

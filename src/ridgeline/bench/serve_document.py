@@ -129,11 +129,11 @@ def notes(result: ServeResult) -> list[str]:
         if c.unsent:
             found.append(f"{at}: the time limit left {c.unsent} sessions out")
         if c.noise is not None and c.noise.disturbed:
-            found.append(f"{at}: others took {(c.noise.others or 0.0) + c.noise.steal:.0%} of the CPUs, after {c.tries} tries")
+            found.append(f"{at}: others took {(c.noise.others or 0.0) + c.noise.steal:.0%} of the CPUs, in the best of {c.tries} tries")
         if f.usage_missing:
             found.append(f"{at}: the server gave no usage for {f.usage_missing} requests, their tokens are counted as events")
-        if f.itl_basis.get("events"):
-            found.append(f"{at}: {f.itl_basis['events']} streams brought several tokens an event: their ITL is of events; compare TPOT")
+        if f.itl_basis.get("events") and f.events_per_token is not None and f.events_per_token < 0.95:
+            found.append(f"{at}: {f.events_per_token:.2f} events a token: ITL is of events, compare TPOT instead")
     return found
 
 

@@ -31,6 +31,7 @@ _REPEATS_HELP = "More tries of a cell in which others took over 5% of the CPUs."
 def register(bench: typer.Typer) -> None:
     """Adds the commands of this module."""
     bench.command("serve")(serve)
+    bench.command("client")(client)
 
 
 def serve(
@@ -84,6 +85,34 @@ def serve(
 
     given = {k: v for k, v in locals().items() if k != "measure_serve"}
     measure_serve(serve_options(given), None if out is None else Path(out), as_json=json)
+
+
+def client(
+    streams: Annotated[str, typer.Option(metavar="N,N", help="So many streams at once.")] = "1,200",
+    rate: Annotated[float, typer.Option(metavar="R", help="Tokens per second of all streams together.")] = 1000.0,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Length of each check.")] = 5.0,
+    json: args.Json = False,
+) -> None:
+    """How exact this client is on this machine: scripted times of a fake server beside those reported, and the CPU it takes.
+
+    \b
+    Examples:
+      ridgeline bench client
+      ridgeline bench client --streams 200 --rate 5000
+    """
+    from ridgeline.bench.client_check import check, render
+    from ridgeline.cli.output import print_json
+
+    wanted = [int(n) for n in _numbers("--streams", streams, whole=True)]
+    if not wanted or min(wanted) < 1 or max(wanted) > 5000:
+        raise UserError(f"--streams is {streams}, must be from 1 to 5000", field="--streams", value=streams, limit=(1, 5000))
+    if not (0.1 <= rate <= 1e6 and 0.1 <= seconds <= 600):
+        raise UserError("--rate must be from 0.1 to 1e6, --seconds from 0.1 to 600", field="--rate", value=rate)
+    found = [check(n, min(rate, 50.0 * n), seconds) for n in wanted]
+    if json:
+        print_json({"checks": [c.as_json() for c in found]})
+    else:
+        print(render(found))
 
 
 def serve_options(given: dict[str, Any]) -> ServeOptions:
