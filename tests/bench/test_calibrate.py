@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.cli.tiny_gguf import tiny_gguf
 
@@ -23,8 +24,10 @@ def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(calibrate, name, value)
     machine = Machine("here", 10.0, 100.0, 50.0, 1, "avx2", "measured", "2026-11-30")
     monkeypatch.setattr(calibrate, "probe", lambda threads, seconds: replace(machine, isa=choose_isa(None)))
-    attention, rest = calibrate._attention, calibrate._rest
-    monkeypatch.setattr(calibrate, "_attention", lambda threads: attention(threads, 64, 2))
+    decodes, chunks, rest = calibrate._decodes, calibrate._chunks, calibrate._rest
+    monkeypatch.setattr(calibrate, "read_speeds", lambda threads, sets, seconds: {str(mb): 10.0 for mb in sets})
+    monkeypatch.setattr(calibrate, "_decodes", lambda threads: decodes(threads, (16, 64), 2))
+    monkeypatch.setattr(calibrate, "_chunks", lambda threads: chunks(threads, ((0, 32), (96, 32), (112, 16))))
     monkeypatch.setattr(calibrate, "_rest", lambda threads: rest(threads, 4, 32))
 
 
@@ -36,10 +39,23 @@ def test_everything_is_measured_and_kept() -> None:
     found = measured("Q4_0", "F32", "no such format")
     assert set(found.linear_s) <= {"Q4_0", "F32"} and "Q4_0" in found.linear_s and found.rows == (1, 4, 16)
     assert all(value > 0 for values in found.linear_s.values() for value in values)
-    assert min(found.op_s, found.value_s, found.key_head_s, found.pair_s, found.sample_row_s, found.sample_value_s) > 0
-    assert found.step_s > 0 and found.sequence_s > 0 and found.key_kv_s >= 0
+    assert min(found.op_s, found.value_s, found.decode.key_head_s, found.sample_row_s, found.sample_value_s) > 0
+    assert found.step_s > 0 and found.sequence_s > 0 and found.decode.key_kv_s >= 0
+    assert max(astuple(found.chunk)) > 0 and min(astuple(found.chunk)) >= 0
+    assert set(found.read_gb_s) == {"1"} and set(found.read_gb_s["1"]) == {"8", "64", "512"}
     assert calibrate.load_calibration(1, found.isa) == found
     assert calibrate.load_calibration(3, found.isa) is None
+
+
+def test_costs_are_solved_for_and_never_negative() -> None:
+    work = np.array([[4.0, 1.0, 1.0], [10.0, 2.0, 5.0], [2.0, 3.0, 7.0]])
+    assert calibrate._positive(work, work @ [1.0, 2.0, 3.0]) == pytest.approx([1.0, 2.0, 3.0])
+    found = calibrate._positive(work, work @ [1.0, -0.3, 0.5])
+    assert found[1] == 0.0 and found[0] > 0 and found[2] > 0
+
+
+def test_one_run_alone_decides_nothing() -> None:
+    assert calibrate.settled([5.0, 1.0, 2.0, 9.0]) == 2.0 and calibrate.settled([3.0]) == 3.0
 
 
 def test_formats_join_those_that_are_known() -> None:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ridgeline.errors import UserError
 from ridgeline.graph.manifest import manifest
 from ridgeline.graph.step import SharedWalk, Span
-from ridgeline.planner.calibration import CalibratedSeconds, Calibration
+from ridgeline.planner.calibration import CalibratedSeconds, Calibration, ChunkAttention, DecodeAttention, linear_formats
 from ridgeline.planner.catalog import find_model
 from ridgeline.planner.formats import kv_format_named, weight_format
 from ridgeline.planner.hardware import Machine
 from ridgeline.planner.parallel import Layout
 from ridgeline.planner.setup import Setup, host_device
 
-NOTHING = Calibration("h", "avx2", 2, "2026-11-30", (1, 4, 16), {"Q4_0": (1e-30, 1e-30, 1e-30)}, *(0.0,) * 9)
+NO_DECODE, NO_CHUNK = DecodeAttention(0.0, 0.0, 0.0, 0.0), ChunkAttention(0.0, 0.0, 0.0)
+NOTHING = Calibration("h", "avx2", 2, "2026-11-30", (1, 4, 16), {"Q4_0": (1e-30, 1e-30, 1e-30)}, 0.0, 0.0, NO_DECODE, NO_CHUNK, *(0.0,) * 4)
 FACTS = find_model("SmolLM2-135M")
 
 
-def seconds(**more: float) -> CalibratedSeconds:
+def seconds(**more: Any) -> CalibratedSeconds:
     assert FACTS.graph is not None
     return CalibratedSeconds(FACTS.graph, dict.fromkeys(manifest(FACTS.graph), "Q4_0"), replace(NOTHING, **more))
 
@@ -53,12 +55,33 @@ def test_products() -> None:
 def test_attention_by_hand() -> None:
     """30 layers of 9 heads over 3 KV heads of 64 + 64 numbers."""
     spans = [Span(0, 99, 1, 0), Span(1, 9, 1, 0)]
-    assert seconds(key_kv_s=1.0)(spans) == 30 * 110 * 3 * 128
-    assert seconds(key_head_s=1.0)(spans) == 30 * 110 * 9 * 128
-    assert seconds(pair_s=1.0)([Span(0, 10, 4, 0)]) == 30 * (11 + 12 + 13 + 14) * 9 * 128
+
+    def decode(**more: float) -> CalibratedSeconds:
+        return seconds(decode=replace(NO_DECODE, **more))
+
+    def chunk(**more: float) -> CalibratedSeconds:
+        return seconds(chunk=replace(NO_CHUNK, **more))
+
+    assert decode(key_kv_s=1.0)(spans) == 30 * 110 * 3 * 128
+    assert decode(key_head_s=1.0)(spans) == 30 * 110 * 9 * 128
+    assert decode(kv_s=1.0)(spans) == 30 * 2 * 3 and decode(head_s=1.0)(spans) == 30 * 2 * 9
+    four = [Span(0, 10, 4, 0)]
+    assert chunk(pair_s=1.0)(four) == 30 * (11 + 12 + 13 + 14) * 9 * 128
+    assert chunk(row_s=1.0)(four) == 30 * 4 * 9 * 128
+    assert chunk(key_s=1.0)(four) == 30 * 14 * 3 * 128
+    assert max(chunk(key_s=1.0)(spans), decode(kv_s=1.0)(four)) < 1e-20
     walk = [SharedWalk((0, 1), 256)]
     two = [Span(0, 299, 1, 0), Span(1, 299, 1, 0)]
-    assert seconds(key_kv_s=1.0)(two, walk) == pytest.approx(30 * (600 - 256) * 3 * 128)
+    assert decode(key_kv_s=1.0)(two, walk) == pytest.approx(30 * (600 - 256) * 3 * 128)
+    assert decode(key_head_s=1.0)(two, walk) == 30 * 600 * 9 * 128
+
+
+def test_formats_that_products_read() -> None:
+    graph = FACTS.graph
+    assert graph is not None
+    names = manifest(graph)
+    vectors = {name: "F32" for name, shape in names.items() if len(shape) == 1}
+    assert linear_formats(graph, dict.fromkeys(names, "Q4_1") | vectors | {"embed": "Q8_0"}) == ("Q4_1", "Q8_0")
 
 
 def test_the_rest() -> None:

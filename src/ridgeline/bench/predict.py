@@ -2,6 +2,9 @@
 
 Both run the same workloads through the same lines (`bench/drive`). Nothing measured here goes back into a prediction. The file keeps each
 cell as soon as it is known, so that a run may be cut short and go on later.
+
+A measurement during which others had more than DISTURBED of the CPUs is kept but does not count, and is taken again, as long as there is
+one that was not disturbed: it would tell their speed, not ours.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from ridgeline.planner.calibration import CalibratedSeconds, Calibration
 Say = Callable[[str], None]
 METRICS = ("tpot_ms", "throughput_tok_s", "ttft_p95_ms")
 MOST_WAVES, LEAST_POISSON = 8, 12
+DISTURBED, MOST_TRIES = 0.03, 4  # share of all CPU time; measurements of a cell beyond those asked for
 WARM_UP = ClosedLoop(2, 2, Lengths(64, 4))
 
 
@@ -178,39 +182,58 @@ def _figures(done: Driven) -> dict[str, float]:
 
 def _measure(asked: PredictOptions, model: OpenModel, document: dict[str, Any], name: str, say: Say) -> None:
     begun = perf_counter()
-    pending = [c for c in document["models"][name]["cells"] if len(c["measured"]) < asked.repeat]
-    if not pending or asked.measure_s <= 0:
+    cells = document["models"][name]["cells"]
+    # In rounds, so that the runs of one cell lie apart in time.
+    rounds = [c for n in range(asked.repeat) for c in cells if _missing(c, asked.repeat) > n]
+    if not rounds or asked.measure_s <= 0:
         return
     loaded: LoadedModel | None = None
-    for entry in pending:
+    for entry in rounds:
         cell = Cell(**entry["cell"])
         left = asked.measure_s - (perf_counter() - begun)
         if left < 1.5 * entry["predicted"]["seconds"] + 2:
             say(f"no time left for {cell.prompt} tokens, {cell.load}: run the same command again")
             continue
         if loaded is None:
-            text = open_words(model.checkpoint)
-            limits = Limits(model.plan.max_model_len, text.vocab_size, text.stop_ids)
-            loaded = LoadedModel(model.plan, load_program(model), model.spec.tensors, text, limits, 0.0)
-            drive(make_core(loaded), text, WARM_UP, sleep)
+            loaded = _loaded(model)
+            drive(make_core(loaded), loaded.text, WARM_UP, sleep)
         entry["measured"].append(_once(loaded, cell))
         _write(asked.file, document)
         say(f"{cell.prompt} tokens, {cell.load}: " + ", ".join(f"{m} {error(entry, m):+.1%}" for m in METRICS))
 
 
+def _loaded(model: OpenModel) -> LoadedModel:
+    text = open_words(model.checkpoint)
+    limits = Limits(model.plan.max_model_len, text.vocab_size, text.stop_ids)
+    return LoadedModel(model.plan, load_program(model), model.spec.tensors, text, limits, 0.0)
+
+
+def _missing(entry: Mapping[str, Any], repeat: int) -> int:
+    """Measurements still to be taken: `repeat` undisturbed ones, or as many as there may be tries."""
+    return min(repeat - len([m for m in entry["measured"] if not disturbed(m)]), repeat + MOST_TRIES - len(entry["measured"]))
+
+
+def disturbed(found: Mapping[str, Any]) -> bool:
+    return bool(found["steal"] + found["others"] > DISTURBED)
+
+
 def _once(loaded: LoadedModel, cell: Cell) -> dict[str, Any]:
     before = cpu_time()
     found = _figures(drive(make_core(loaded), loaded.text, cell.workload(), sleep))
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return found | {"steal": (cpu_time() - before).share, "at": now}
+    during, now = cpu_time() - before, datetime.now(UTC).isoformat(timespec="seconds")
+    return found | {"steal": during.steal, "others": during.others, "at": now}
 
 
 # --- the table ----------------------------------------------------------------------------------------------------------------------
 
 
 def measured(entry: Mapping[str, Any], metric: str) -> float | None:
-    """Median of a cell's measurements; None before the first."""
-    return median(m[metric] for m in entry["measured"]) if entry["measured"] else None
+    """Median of a cell's undisturbed measurements, of all when there is no such one; None before the first."""
+    return median(m[metric] for m in counted(entry)) if entry["measured"] else None
+
+
+def counted(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [m for m in entry["measured"] if not disturbed(m)] or entry["measured"]
 
 
 def error(entry: Mapping[str, Any], metric: str) -> float:
@@ -252,7 +275,7 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
 
 HEADER = (
     "model", "prompt", "load", "requests", "TPOT ms", "measured", "error", "tok/s", "measured", "error", "TTFT p95 ms", "measured", "error",
-    "steal",
+    "steal", "others", "runs",
 )  # fmt: skip
 
 
@@ -268,5 +291,8 @@ def _row(name: str, entry: Mapping[str, Any]) -> list[str]:
         found = measured(entry, metric)
         row.append(f"{entry['predicted'][metric]:.4g}")
         row += ["-", "-"] if found is None else [f"{found:.4g}", f"{error(entry, metric):+.1%}"]
-    stolen = [m["steal"] for m in entry["measured"]]
-    return [*row, f"{median(stolen):.1%}" if stolen else "-"]
+    taken = counted(entry)
+    if not taken:
+        return [*row, "-", "-", "0"]
+    tries = f"{len(taken)} of {len(entry['measured'])}"
+    return [*row, f"{median(m['steal'] for m in taken):.1%}", f"{median(m['others'] for m in taken):.1%}", tries]

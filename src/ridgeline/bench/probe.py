@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -45,6 +46,13 @@ def probe(threads: int, isa: Isa | str = "auto", seconds: float = FULL_SECONDS) 
     found = Machine(machine_name(), read, int8, f32, threads, chosen, "measured", now)
     _write(found)
     return found
+
+
+def read_speeds(threads: int, sets_mb: Sequence[int], seconds: float) -> dict[str, float]:
+    """1e9 bytes/s that `threads` threads read from working sets of these sizes in MB, each measured for about `seconds`."""
+    isa = ISAS.index(choose_isa(None))
+    most = _memory_to_use() >> 20
+    return {str(mb): _native.probe(isa, threads, seconds, mb << 20)[0] for mb in sets_mb if mb <= most}
 
 
 def machine_name() -> str:

@@ -8,6 +8,7 @@ from ridgeline.bench.calibrate import FORMATS, MOST_SECONDS, calibrate
 from ridgeline.cli.output import note, print_json, table
 from ridgeline.cli.plan import model_facts
 from ridgeline.errors import UserError
+from ridgeline.planner.calibration import linear_formats
 
 
 def run(model: str | None, threads: int | None, seconds: float, *, as_json: bool) -> None:
@@ -16,7 +17,10 @@ def run(model: str | None, threads: int | None, seconds: float, *, as_json: bool
         raise UserError(
             f"--seconds is {seconds:g}, must be from 0.1 to {MOST_SECONDS:g}", field="--seconds", value=seconds, limit=MOST_SECONDS
         )
-    wanted = tuple(dict.fromkeys(model_facts(model).formats.values())) if model is not None else ()
+    wanted: tuple[str, ...] = ()
+    if model is not None:
+        facts = model_facts(model)
+        wanted = linear_formats(facts.graph, facts.formats) if facts.graph is not None and facts.formats else ()
     found = calibrate(threads, wanted or FORMATS, seconds, note)
     if as_json:
         print_json(asdict(found))
@@ -25,6 +29,8 @@ def run(model: str | None, threads: int | None, seconds: float, *, as_json: bool
     picked = [i for i, r in enumerate(found.rows) if r in (1, 8, 64, 512)]
     rows = [[name, *(f"{2e-9 * found.rows[i] / values[i]:.1f}" for i in picked)] for name, values in found.linear_s.items()]
     print(table(rows, ["GFLOP/s, rows", *(str(found.rows[i]) for i in picked)]))
+    read = [[n, *(f"{speed:.1f}" for speed in speeds.values())] for n, speeds in found.read_gb_s.items()]
+    print("\n" + table(read, ["threads reading, GB/s", *(f"of {mb} MB" for mb in next(iter(found.read_gb_s.values()), {}))]))
     engine = f"a step of the engine {found.step_s * 1e6:.0f} us and {found.sequence_s * 1e6:.0f} us a sequence"
     draw = f"a draw {found.sample_row_s * 1e6:.1f} us and {found.sample_value_s * 1e9:.2f} ns an id"
-    print(f"\nan op {found.op_s * 1e6:.1f} us, {engine}\na chunk's attention {2e-9 / found.pair_s:.1f} GFLOP/s, {draw}")
+    print(f"\nan op {found.op_s * 1e6:.1f} us, {engine}\na chunk's attention {2e-9 / found.chunk.pair_s:.1f} GFLOP/s, {draw}")

@@ -22,13 +22,41 @@ from ridgeline.planner.cost import pairs
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeAttention:
+    """Seconds of one new token's attention in one layer. key_*: per key and number of its key and value, of each KV head and of each query
+    head; kv_s, head_s: per KV head and per query head, whatever the context."""
+
+    key_kv_s: float
+    key_head_s: float
+    kv_s: float
+    head_s: float
+
+    def seconds(self, heads: int, kv_heads: int, width: int, sequences: int, keys: float, saved: float = 0.0) -> float:
+        """`sequences` new tokens that read `keys` keys in all, of which shared walks save `saved` from being read again."""
+        per_key = kv_heads * self.key_kv_s * max(0.0, keys - saved) + heads * self.key_head_s * keys
+        return width * per_key + sequences * (kv_heads * self.kv_s + heads * self.head_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkAttention:
+    """Seconds of a chunk's attention in one layer, per number of key and value: of each query head and pair, of each query head and row
+    (what is multiplied beyond the visible pairs), of each KV head and key (making keys and values ready)."""
+
+    pair_s: float
+    row_s: float
+    key_s: float
+
+    def seconds(self, heads: int, kv_heads: int, width: int, pairs: float, rows: int, keys: float) -> float:
+        return width * (heads * (pairs * self.pair_s + rows * self.row_s) + kv_heads * keys * self.key_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """Of one host, instruction set and thread count; all in seconds.
 
-    linear_s[format]: per weight at each of `rows` tokens a step. key_kv_s, key_head_s: decode attention, per key and number of a KV head,
-    and of a query head. pair_s: attention of chunks, per multiply-add. value_s: other ops, per value; op_s: any op, whatever its size.
-    sample_row_s, sample_value_s: a draw, and per id of the vocabulary. step_s, sequence_s: the engine around a step.
-    read_gb_s: working set in MB -> 1e9 bytes/s, by number of threads, for people.
+    linear_s[format]: per weight at each of `rows` tokens a step. value_s: ops beside products and attention, per value; op_s: any op,
+    whatever its size. sample_row_s, sample_value_s: a draw, and per id of the vocabulary. step_s, sequence_s: the engine around a step.
+    read_gb_s: by number of threads, working set in MB -> 1e9 bytes/s, for people.
     """
 
     host: str
@@ -39,9 +67,8 @@ class Calibration:
     linear_s: Mapping[str, tuple[float, ...]]
     op_s: float
     value_s: float
-    key_kv_s: float
-    key_head_s: float
-    pair_s: float
+    decode: DecodeAttention
+    chunk: ChunkAttention
     sample_row_s: float
     sample_value_s: float
     step_s: float
@@ -140,9 +167,20 @@ class CalibratedSeconds:
         return total + wanted * (c.sample_row_s + self._vocab * c.sample_value_s) + attention_s
 
     def _attention(self, a: _Attention, live: Sequence[Span], shared: Sequence[SharedWalk]) -> float:
-        c = self.calibration
-        keys = sum(s.past + 1 - first_needed(a.window, s.past) for s in live if s.new == 1)
-        multiplied = sum(pairs(s, a.window) for s in live if s.new > 1)
-        saved = sum((len(w.spans) - 1) * w.tokens for w in shared) if a.window is None else 0
-        per_key = a.width * (a.kv_heads * c.key_kv_s * max(0.0, 1 - saved / max(1, keys)) + a.heads * c.key_head_s)
-        return a.layers * (keys * per_key + multiplied * a.heads * a.width * c.pair_s)
+        decodes, chunks = [s for s in live if s.new == 1], [s for s in live if s.new > 1]
+        total, c = 0.0, self.calibration
+        if decodes:
+            keys = sum(s.past + 1 - first_needed(a.window, s.past) for s in decodes)
+            saved = sum((len(w.spans) - 1) * w.tokens for w in shared) if a.window is None else 0
+            total += c.decode.seconds(a.heads, a.kv_heads, a.width, len(decodes), keys, saved)
+        for s in chunks:
+            read = s.past + s.new - first_needed(a.window, s.past)
+            total += c.chunk.seconds(a.heads, a.kv_heads, a.width, pairs(s, a.window), s.new, read)
+        return a.layers * total
+
+
+def linear_formats(graph: Graph, formats: Mapping[str, str]) -> tuple[str, ...]:
+    """Encodings of the matrices that products read, each once, in order of their ops."""
+    linear = [op for op in fuse(graph).ops if isinstance(op, Linear | LinearGroup)]
+    names = [name for op in linear for name in ((op.weight,) if isinstance(op, Linear) else op.weights)]
+    return tuple(dict.fromkeys(formats[graph.tied.get(name, name)] for name in names))

@@ -24,6 +24,7 @@ from ridgeline.models.registry import HUGGING_FACE, ModelSpec, build, load_spec
 from ridgeline.models.store import Store
 from ridgeline.planner.catalog import model_of
 from ridgeline.planner.facts import ModelFacts, Parts, from_graph
+from ridgeline.planner.partial import partial_facts
 from ridgeline.planner.tables import Row
 
 MAX_CONFIG_BYTES = 16 << 20
@@ -31,13 +32,19 @@ CONFIG = "config.json"
 
 
 def local_facts(path: Path) -> ModelFacts:
-    """Raises `UserError` naming the file and the key. A folder without weights is read by its config.json."""
+    """Raises `UserError` naming the file and the key. A folder without weights is read by its config.json; of a GGUF file that is not
+    supported what can be counted without a graph (`partial`)."""
     folder_config = path / CONFIG
     bare = path.is_dir() and folder_config.exists() and not any(path.glob("*.safetensors")) and not any(path.glob("*.gguf"))
     if bare or path.suffix == ".json":
         return config_facts(folder_config if bare else path)
-    checkpoint = open_checkpoint(path)
-    return spec_facts(load_spec(checkpoint), str(path))
+    try:
+        checkpoint = open_checkpoint(path)
+        return spec_facts(load_spec(checkpoint), str(path))
+    except UnsupportedError as why:
+        if path.suffix != ".gguf":
+            raise
+        return partial_facts(path, why)
 
 
 def spec_facts(spec: ModelSpec, path: str) -> ModelFacts:

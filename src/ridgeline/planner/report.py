@@ -159,7 +159,9 @@ def curve(d: Deployment, context: int, itl_s: float | None) -> list[dict[str, An
 
 def notes(setup: Setup, context: int) -> list[str]:
     """What a reader must know to read the numbers rightly."""
-    facts, found = setup.facts, []
+    facts, found = setup.facts, list[str]()
+    if facts.partial:
+        found.append(f"warning: {facts.partial}")
     window = facts.window
     if window is not None and context > window and any(k.cache.window is not None and k.every == 1 for k in facts.kept):
         whole = facts.without_windows().sequence_bytes(context, setup.kv)
