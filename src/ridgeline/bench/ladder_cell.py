@@ -43,7 +43,8 @@ class Request:
 @dataclass(slots=True)
 class CellResult:
     """kv: per step (sequences running, tokens they hold, share of KV blocks in use). cold_s, warm_s: time to first token of the same short
-    request, first and second time in the process. load_s: from nothing to ready. steal: CPU share taken by the hypervisor."""
+    request, first and second time in the process. load_s: from nothing to ready. steal, others: CPU shares taken by the hypervisor and by
+    other processes while it ran."""
 
     rung: str
     seconds: float = 0.0
@@ -53,6 +54,7 @@ class CellResult:
     warm_s: float = 0.0
     load_s: float = 0.0
     steal: float = 0.0
+    others: float = 0.0
     steps: int = 0
     setup: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -112,7 +114,8 @@ def run(spec: dict[str, Any]) -> CellResult:
     core = make_core(model, paced=False)
     before = cpu_time()
     answer(core, model.text, spec["prompts"], spec["outputs"], spec["wave"], result)
-    result.steal = (cpu_time() - before).share
+    noise = cpu_time() - before
+    result.steal, result.others = noise.steal, noise.others
     plan = model.plan
     result.setup = {
         "threads": plan.threads, "isa": str(getattr(model.program, "isa", plan.isa)), "kv_dtype": plan.kv_dtype, "kv_bytes": plan.kv_bytes,
@@ -137,7 +140,7 @@ def watch_parent() -> None:
     """End this process when its standard input is closed: nobody waits for the result any more."""
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        os.read(0, 1)  # not `sys.stdin`, whose lock would outlive this thread
         os._exit(3)
 
     threading.Thread(target=watch, daemon=True).start()

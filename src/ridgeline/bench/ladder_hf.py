@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -33,9 +34,7 @@ class Clock:
 def run(spec: dict[str, Any]) -> dict[str, Any]:
     """The result in the form of `ladder_cell.CellResult`."""
     start = time.perf_counter()
-    import torch
-    import transformers
-
+    torch, transformers = (importlib.import_module(name) for name in ("torch", "transformers"))
     torch.set_num_threads(spec["threads"])
     path = Path(spec["path"])
     where = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
@@ -76,7 +75,7 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _watch() -> None:
-    sys.stdin.buffer.read()
+    os.read(0, 1)  # returns when whoever started us is gone
     os._exit(3)
 
 

@@ -102,7 +102,7 @@ def middle(runs: Sequence[Numbers]) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From one rung to the next: factor of medians, and the least and greatest factor of single rounds."""
+    """From one rung to the next: the median of the factors of single rounds, and the least and greatest of them."""
 
     name: str
     before: str
@@ -113,8 +113,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """product: of all factors; total: last over first, in medians; rounds: the same in each round, which the product must agree with;
-    agrees: the product lies within the rounds' span, widened by a tenth of it and one percent."""
+    """product: of all factors; rounds: last over first as each round measured it; total: their median, which knows nothing of the steps
+    between. agrees: the product lies within the rounds, five percent to spare. One round agrees by construction."""
 
     steps: tuple[Step, ...]
     product: float
@@ -129,15 +129,12 @@ def waterfall(rungs: Sequence[tuple[str, Sequence[float]]]) -> Waterfall | None:
         return None
     steps, product = [], 1.0
     for (before, old), (name, new) in pairwise(rungs):
-        factor = median(new) / median(old)
         each = [b / a for a, b in zip(old, new, strict=False)]
-        steps.append(Step(name, before, factor, min(each), max(each)))
-        product *= factor
-    first, last = rungs[0][1], rungs[-1][1]
-    rounds = tuple(b / a for a, b in zip(first, last, strict=False))
-    slack = 0.1 * (max(rounds) - min(rounds)) + 0.01 * product
-    agrees = min(rounds) - slack <= product <= max(rounds) + slack
-    return Waterfall(tuple(steps), product, median(last) / median(first), rounds, agrees)
+        steps.append(Step(name, before, median(each), min(each), max(each)))
+        product *= median(each)
+    rounds = tuple(b / a for a, b in zip(rungs[0][1], rungs[-1][1], strict=False))
+    agrees = 0.95 * min(rounds) <= product <= 1.05 * max(rounds)
+    return Waterfall(tuple(steps), product, median(rounds), rounds, agrees)
 
 
 def same_words(mine: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[int, int, float]:

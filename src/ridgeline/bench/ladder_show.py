@@ -21,6 +21,7 @@ REPORTED: tuple[tuple[str, float, float, float], ...] = (  # name, tok/s, TTFT m
     ("HF transformers, sequential", 51, 54, 19.0), ("vLLM default", 736, 336, 6.7), ("vLLM + prefix caching", 1034, 125, 6.8),
     ("vLLM + KV quantization", 1010, 134, 6.9), ("vLLM, all + ngram speculation", 991, 75, 8.2),
 )  # fmt: skip
+NOISE = 0.05
 DEFINITIONS = {
     "tok/s": "output tokens of all requests over the time from the first request to the last token",
     "TTFT": "from the moment a request could begin (one at a time: when the one before had ended) to its first token",
@@ -28,7 +29,7 @@ DEFINITIONS = {
     "ITL": "gaps between the arrivals of a request's tokens; tokens of one step arrive together",
     "TPOT": "(last token - first token) / (tokens - 1), mean over requests",
     "KV %": "share of the KV cache's blocks that running sequences hold; the cache has the same bytes on every rung",
-    "factor": "median throughput over that of the rung before; in brackets the least and greatest of single rounds",
+    "factor": "throughput over that of the rung before in the same round: median of the rounds, in brackets least and greatest",
     "same words": "answers that are token for token those of the first measured ridgeline rung",
 }
 
@@ -54,6 +55,7 @@ def render(result: LadderResult) -> str:
     if fall is not None:
         lines += ["", *_fall_lines(fall)]
     lines += ["", *gains(result), *_cold(result)]
+    lines += _noise(result)
     if result.left:
         lines.append(f"{result.left} cells have not run: the same command goes on with them")
     if _is_workshop(result):
@@ -75,11 +77,9 @@ def _line(r: RungResult, first: Mapping[str, Any] | None) -> str:
     n, p = middle(r.runs), r.predicted
     tok = median(x.output_tok_s for x in r.runs)
 
-    def guess(value: float | None) -> str:
-        return "-" if value is None else f"{value:.1f}"
-
-    cells = f"{r.rung.name:<28}{tok:>9.1f}{guess(p and p.output_tok_s):>11}{n.ttft.mean:>10.1f}{guess(p and p.ttft.mean):>9}"
-    cells += f"{n.ttft_queue.mean:>9.1f}{n.itl.mean:>9.2f}{guess(p and p.itl.mean):>8}"
+    guess = ("-", "-", "-") if p is None else tuple(f"{v:.1f}" for v in (p.output_tok_s, p.ttft.mean, p.itl.mean))
+    cells = f"{r.rung.name:<28}{tok:>9.1f}{guess[0]:>11}{n.ttft.mean:>10.1f}{guess[1]:>9}"
+    cells += f"{n.ttft_queue.mean:>9.1f}{n.itl.mean:>9.2f}{guess[2]:>8}"
     most = max((s for _, s in n.kv_users), default=None)
     cells += f"{'-' if most is None else f'{most:.1%}':>10}{n.hit_rate:>7.1%}"
     return f"{cells}  {', '.join(_words(r, n, first))}"
@@ -113,6 +113,8 @@ def _fall_lines(fall: Waterfall) -> list[str]:
         span = f" ({s.low:.2f} to {s.high:.2f})" if len(fall.rounds) > 1 else ""
         lines.append(f"  {s.name:<28}{s.factor:>7.2f}x{span:<18} -> {total:>7.2f}x" + ("   a loss" if s.factor < 1 else ""))
     rounds = ", ".join(f"{r:.2f}x" for r in fall.rounds)
+    if len(fall.rounds) == 1:
+        return [*lines, f"  {fall.product:.2f}x in all; one round agrees with itself by construction, --rounds 3 checks the product"]
     verdict = "agrees with" if fall.agrees else "does NOT agree with"
     lines.append(f"  check: the product {fall.product:.2f}x {verdict} last over first in the same round: {rounds}")
     return lines
@@ -132,6 +134,12 @@ def gains(result: LadderResult) -> list[str]:
     if "prefix" in by and "continuous" in by:
         lines.append(f"prefix gain    {by['prefix'] / by['continuous']:.2f}x: the shared {result.load.shared} tokens are computed once")
     return lines
+
+
+def _noise(result: LadderResult) -> list[str]:
+    """Rungs during whose last round somebody else had more than a twentieth of the CPUs."""
+    loud = [(r.rung.name, max(r.raw["steal"], r.raw.get("others", 0.0))) for r in result.rungs if r.raw]
+    return [f"not to be relied on: others had {share:.0%} of the CPUs during {name!r}" for name, share in loud if share > NOISE]
 
 
 def _cold(result: LadderResult) -> list[str]:
@@ -163,7 +171,7 @@ def document(result: LadderResult) -> list[schema.ReportDocument]:
     own = schema.ReportDocument(
         "ladder", title, setup, ladders=(schema.Ladder(title, str(result.load), tuple(_rung(r) for r in result.rungs)),),
         predictions=tuple(p for r in result.rungs for p in _predictions(r)), tables=_tables(result), definitions=DEFINITIONS,
-        notes=tuple(gains(result) + _cold(result)),
+        notes=tuple(gains(result) + _cold(result) + _noise(result)),
     )  # fmt: skip
     if not _is_workshop(result):
         return [own]
@@ -182,11 +190,12 @@ def _rung(r: RungResult) -> schema.Rung:
     if not r.runs:
         return schema.Rung(r.rung.name, status, r.why, r.command, lossy=r.rung.lossy)
     n, p = middle(r.runs), r.predicted
-    one = median(x.output_tok_s for x in r.runs) if r.rung.wave == "one" else None
+    tok = median(x.output_tok_s for x in r.runs)
+    guess = (None, None, None) if p is None else (p.output_tok_s, p.ttft.p50, p.itl.p50)
+    quality = {k: v for k, v in (r.quality or {}).items() if k != "command"}
     return schema.Rung(
-        r.rung.name, status, r.why, r.command, median(x.output_tok_s for x in r.runs), one, _percentiles(n.ttft), _percentiles(n.itl),
-        n.kv_users, n.kv_context, p.output_tok_s if p else None, p.ttft.p50 if p else None, p.itl.p50 if p else None, n.hit_rate, r.rung.lossy,
-        {k: v for k, v in (r.quality or {}).items() if k != "command"},
+        r.rung.name, status, r.why, r.command, tok, tok if r.rung.wave == "one" else None, _percentiles(n.ttft), _percentiles(n.itl),
+        n.kv_users, n.kv_context, *guess, n.hit_rate, r.rung.lossy, quality,
     )  # fmt: skip
 
 

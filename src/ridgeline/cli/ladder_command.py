@@ -70,7 +70,7 @@ def ladder(
         raise UserError(
             f"--preset is {preset!r}, must be one of {', '.join(PRESETS)}", field="--preset", value=preset, limit=tuple(PRESETS)
         )
-    given = {"requests": requests, "shared": shared, "own": own, "output": output, "slots": slots}
+    given: dict[str, Any] = {"requests": requests, "shared": shared, "own": own, "output": output, "slots": slots}
     load = replace(PRESETS[preset], **{k: v for k, v in given.items() if v is not None})
     where = folder or Path(f"ladder-{Path(model).stem}-{preset}")
     asked = LadderOptions(
