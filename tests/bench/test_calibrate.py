@@ -20,15 +20,12 @@ from ridgeline.planner.hardware import Machine
 @pytest.fixture(autouse=True)
 def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
-    for name, value in (("DIM", 256), ("FFN", 512), ("BYTES_READ", 1 << 18), ("ROWS", (1, 4, 16))):
+    for name, value in (("DIM", 256), ("FFN", 512), ("SMALL", 128), ("BYTES_READ", 1 << 18), ("ROWS", (1, 4, 16)),
+                        ("CONTEXTS", (16, 64)), ("CHUNKS", ((0, 32), (96, 32), (112, 16)))):  # fmt: skip
         monkeypatch.setattr(calibrate, name, value)
     machine = Machine("here", 10.0, 100.0, 50.0, 1, "avx2", "measured", "2026-11-30")
     monkeypatch.setattr(calibrate, "probe", lambda threads, seconds: replace(machine, isa=choose_isa(None)))
-    decodes, chunks, rest = calibrate._decodes, calibrate._chunks, calibrate._rest
     monkeypatch.setattr(calibrate, "read_speeds", lambda threads, sets, seconds: {str(mb): 10.0 for mb in sets})
-    monkeypatch.setattr(calibrate, "_decodes", lambda threads: decodes(threads, (16, 64), 2))
-    monkeypatch.setattr(calibrate, "_chunks", lambda threads: chunks(threads, ((0, 32), (96, 32), (112, 16))))
-    monkeypatch.setattr(calibrate, "_rest", lambda threads: rest(threads, 4, 32))
 
 
 def measured(*formats: str, seconds: float = 0.5) -> Calibration:
@@ -39,9 +36,10 @@ def test_everything_is_measured_and_kept() -> None:
     found = measured("Q4_0", "F32", "no such format")
     assert set(found.linear_s) <= {"Q4_0", "F32"} and "Q4_0" in found.linear_s and found.rows == (1, 4, 16)
     assert all(value > 0 for values in found.linear_s.values() for value in values)
-    assert min(found.op_s, found.value_s, found.decode.key_head_s, found.sample_row_s, found.sample_value_s) > 0
+    assert min(found.op_s, *found.value_s, found.decode.key_head_s, found.sample_row_s, found.sample_value_s) > 0
     assert found.step_s > 0 and found.sequence_s > 0 and found.decode.key_kv_s >= 0
     assert max(astuple(found.chunk)) > 0 and min(astuple(found.chunk)) >= 0
+    assert set(found.linear_op_s) == set(found.linear_s) and min(min(v) for v in found.linear_op_s.values()) >= 0
     assert set(found.read_gb_s) == {"1"} and set(found.read_gb_s["1"]) == {"8", "64", "512"}
     assert calibrate.load_calibration(1, found.isa) == found
     assert calibrate.load_calibration(3, found.isa) is None

@@ -10,7 +10,7 @@ import pytest
 from ridgeline.errors import UserError
 from ridgeline.graph.manifest import manifest
 from ridgeline.graph.step import SharedWalk, Span
-from ridgeline.planner.calibration import CalibratedSeconds, Calibration, ChunkAttention, DecodeAttention, linear_formats
+from ridgeline.planner.calibration import CalibratedSeconds, Calibration, ChunkAttention, DecodeAttention, Reading, linear_formats
 from ridgeline.planner.catalog import find_model
 from ridgeline.planner.formats import kv_format_named, weight_format
 from ridgeline.planner.hardware import Machine
@@ -18,7 +18,12 @@ from ridgeline.planner.parallel import Layout
 from ridgeline.planner.setup import Setup, host_device
 
 NO_DECODE, NO_CHUNK = DecodeAttention(0.0, 0.0, 0.0, 0.0), ChunkAttention(0.0, 0.0, 0.0)
-NOTHING = Calibration("h", "avx2", 2, "2026-11-30", (1, 4, 16), {"Q4_0": (1e-30, 1e-30, 1e-30)}, 0.0, 0.0, NO_DECODE, NO_CHUNK, *(0.0,) * 4)
+FREE = {"Q4_0": (1e-30, 1e-30, 1e-30)}
+NOTHING = Calibration(
+    "h", "avx2", 2, "2026-11-30", (1, 4, 16), FREE, {"Q4_0": (0.0,) * 3}, 1 << 20, 0.0, (0.0,) * 3, NO_DECODE, NO_CHUNK, *(0.0,) * 4
+)
+    "h", "avx2", 2, "2026-11-30", (1, 4, 16), FREE, {"Q4_0": (0.0,) * 3}, 1 << 20, 0.0, (0.0,) * 3, NO_DECODE, NO_CHUNK, *(0.0,) * 4
+)
 FACTS = find_model("SmolLM2-135M")
 
 
@@ -33,7 +38,8 @@ def test_between_the_points() -> None:
     assert c.weight_seconds("Q4_0", 2) == pytest.approx(2**0.5) and c.weight_seconds("Q4_0", 8) == pytest.approx(4.0)
     assert c.weight_seconds("Q4_0", 32) == 16.0  # beyond the last point each row costs what it did there
     with pytest.raises(UserError, match="Q8_0 is not calibrated"):
-        c.weight_seconds("Q8_0", 1)
+        c.check("Q8_0")
+    assert c.between((0.0, 3.0, 3.0), 2) == pytest.approx(1.5) and c.value_seconds(32) == 0.0
 
 
 def test_a_model_in_an_uncalibrated_format_is_refused_at_once() -> None:
@@ -50,6 +56,34 @@ def test_products() -> None:
     assert flat([Span(0, 5, 3, 0)]) == matrices
     assert flat([Span(0, 5, 1, 1)]) == matrices + FACTS.parts.embed
     assert flat([]) == 0.0
+
+
+def test_products_beside_their_weights() -> None:
+    """A product of its own for queries, keys and values, for the output, for gate and up, for down; and the head."""
+    flat = seconds(linear_op_s={"Q4_0": (1.0, 1.0, 1.0)})
+    assert flat([Span(0, 5, 3, 0)]) == pytest.approx(30 * 4) and flat([Span(0, 5, 1, 1)]) == pytest.approx(30 * 4 + 1)
+
+
+def test_reading_is_told_from_two_working_sets() -> None:
+    """64 MB of which 16 stay: 48 are read at 10 GB/s; 512 MB: 496."""
+    mb = 2**20
+    found = Reading.of({"8": 100.0, "64": 64 / (48 / 10.0), "512": 512 / (496 / 10.0)})
+    assert found is not None and found.bytes_s == pytest.approx(10e9) and found.kept_bytes == pytest.approx(16 * mb)
+    assert Reading.of({"64": 10.0}) is None and Reading.of({"64": 1.0, "512": 900.0}) is None
+
+
+def test_caches_keep_less_of_a_larger_model() -> None:
+    """Measured with as many weights as the model has: nothing to mend. With half as many, the share that stays weighs less."""
+    speeds = {"2": {"64": 64 / (48 / 10.0), "512": 512 / (496 / 10.0)}}
+    own = round((FACTS.parts.linear + FACTS.parts.embed) * 4.5 / 8)
+    bound = {"Q4_0": (4.5 / 8 / 10e9,) * 3}
+    one = [Span(0, 5, 1, 1)]
+    plain = seconds(linear_s=bound)(one)
+    assert seconds(linear_s=bound, read_gb_s=speeds, linear_bytes=own)(one) == pytest.approx(plain)
+    more = seconds(linear_s=bound, read_gb_s=speeds, linear_bytes=own // 2)(one) - plain
+    assert more == pytest.approx(16 * 2**20 / 10e9, rel=1e-3)
+    slow = {"Q4_0": (4.5 / 8 / 1e9,) * 3}  # bound by arithmetic: reading does not count
+    assert seconds(linear_s=slow, read_gb_s=speeds, linear_bytes=own // 2)(one) == seconds(linear_s=slow)(one)
 
 
 def test_attention_by_hand() -> None:
@@ -89,15 +123,15 @@ def test_the_rest() -> None:
     assert seconds(step_s=3.0, sequence_s=1.0)(two) == pytest.approx(5.0)
     assert seconds(sample_row_s=1.0, sample_value_s=0.5)(two) == pytest.approx(2 * (1 + 49152 / 2))
     one = seconds(op_s=1.0)
-    assert one(two) == one([two[0]]) > 30 * 8
-    rows = seconds(value_s=1.0)
+    assert one(two) == one([two[0]]) > 30 * 5
+    rows = seconds(value_s=(1.0, 1.0, 1.0))
     assert rows([Span(0, 0, 10, 0)]) == pytest.approx(10 * rows([Span(0, 0, 1, 0)]))
 
 
 def test_plans_of_a_calibrated_host_are_fitted() -> None:
     machine = Machine("m", 20.0, 300.0, 100.0, 2, "avx2", "measured", "2026-11-30")
     host = host_device(machine, 8e9)
-    slow = replace(NOTHING, linear_s={"Q4_1": (1e-10, 2e-10, 8e-10)}, step_s=1e-3)
+    slow = replace(NOTHING, linear_s={"Q4_1": (1e-10, 2e-10, 8e-10)}, linear_op_s={"Q4_1": (0.0,) * 3}, step_s=1e-3)
     setup = Setup(FACTS, host, weight_format("q4_1"), kv_format_named("bf16"), Layout(), calibration=slow)
     d, plain = setup.deployment(), setup.change(calibration=None).deployment()
     fitted = CalibratedSeconds(FACTS.graph, dict.fromkeys(manifest(FACTS.graph), "Q4_1"), slow)  # type: ignore[arg-type]

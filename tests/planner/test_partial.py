@@ -1,4 +1,4 @@
-"""PL-03: a file with a tensor type or an architecture that nobody knows still gets the part of the answer that can be given, with a warning."""
+"""PL-03: a file with a tensor type or an architecture that nobody knows still gets the part of the answer that can be given."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ thread count in the cache folder; a format that did not get its turn in time is 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from ridgeline.backends import cpu
 from ridgeline.backends.base import LoadPlan
 from ridgeline.backends.cpu import CpuProgram, default_threads
+from ridgeline.backends.cpu.program import OpTime
 from ridgeline.bench.overhead import engine_overhead, sample_overhead
 from ridgeline.bench.probe import machine_name, probe, read_speeds
 from ridgeline.bench.random_gguf import random_rows
@@ -42,9 +43,11 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FORMATS = ("Q4_0", "Q8_0", "Q4_1", "Q4_K", "Q6_K", "Q5_0", "F16", "Q5_K", "Q5_1", "BF16", "IQ4_NL", "F32")
 MOST_SECONDS = 60.0
 MOST_ROUNDS = 6
-DIM, FFN, TABLE = 1024, 4096, 64  # of the synthetic products
+DIM, FFN, SMALL, TABLE = 1024, 4096, 512, 64  # of the synthetic products: large ones, and small ones to tell what any costs
 BYTES_READ = 192 << 20  # enough weights that no cache keeps a good part of them
 HEADS, LAYERS, WIDTH = 8, 2, 128  # of the synthetic attention; width of key and value of a head together
+CONTEXTS = (64, 1024)  # of decode attention
+CHUNKS = ((0, 128), (768, 256), (1008, 16))  # (past, new) that weigh pairs, rows and keys differently
 SETS_MB = (8, 64, 512)  # working sets whose reading speed is told
 
 
@@ -54,29 +57,27 @@ def calibrate(threads: int | None = None, formats: Sequence[str] = FORMATS, seco
     budget = min(seconds, MOST_SECONDS)
     count = threads or default_threads()
     say("reading memory")
-    ceilings = probe(count, seconds=max(0.1, 0.1 * budget))
+    ceilings = probe(count, seconds=max(0.1, 0.05 * budget))
     read = {str(n): read_speeds(n, SETS_MB, 0.01 * budget) for n in sorted({1, count})}
-    say("attention and the other ops")
-    op_s, value_s = _rest(count)
-    decode, chunk = _decodes(count), _chunks(count)
-    say("the engine and sampling")
-    step_s, sequence_s = engine_overhead()
-    sample_row_s, sample_value_s = sample_overhead(count)
+    parts = Parts(count)
     linear: dict[str, tuple[float, ...]] = {}
+    linear_op: dict[str, tuple[float, ...]] = {}
     for form in formats:
+        say("attention, the other ops, the engine")
+        parts.again()
         if form not in BY_NAME:
             continue
-        left = budget - (perf_counter() - begun)
+        left = budget - (perf_counter() - begun) - 2 * parts.seconds
         if linear and left < max(2.0, 0.1 * budget):
             say(f"no time left for {form}")
             continue
         say(f"products in {form}")
-        linear[form] = _products(BY_NAME[form], count, left / max(1, len(formats) - len(linear)))
+        linear[form], linear_op[form] = _products(BY_NAME[form], count, left / max(1, len(formats) - len(linear)))
+    parts.again()
     now = datetime.now(UTC).isoformat(timespec="seconds")
     found = Calibration(
-        machine_name(), ceilings.isa, count, now, ROWS, linear, op_s, value_s, decode, chunk, sample_row_s, sample_value_s, step_s,
-        sequence_s, perf_counter() - begun, read,
-    )  # fmt: skip
+        machine_name(), ceilings.isa, count, now, ROWS, linear, linear_op, BYTES_READ, *parts.costs(), perf_counter() - begun, read
+    )
     _write(found)
     return found
 
@@ -86,7 +87,9 @@ def load_calibration(threads: int, isa: str) -> Calibration | None:
     try:
         kept = json.loads(_file().read_text("utf8"))[_key(threads, isa)]
         kept["rows"] = tuple(kept["rows"])
-        kept["linear_s"] = {name: tuple(values) for name, values in kept["linear_s"].items()}
+        for field in ("linear_s", "linear_op_s"):
+            kept[field] = {name: tuple(values) for name, values in kept[field].items()}
+        kept["value_s"] = tuple(kept["value_s"])
         kept["decode"], kept["chunk"] = DecodeAttention(**kept["decode"]), ChunkAttention(**kept["chunk"])
         found = Calibration(**kept)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -111,8 +114,9 @@ def _write(found: Calibration) -> None:
         known = read if isinstance(read, dict) else {}
     document = asdict(found)
     before = known.get(_key(found.threads, found.isa))
-    if isinstance(before, dict) and before.get("rows") == list(found.rows) and isinstance(before.get("linear_s"), dict):
-        document["linear_s"] = {**before["linear_s"], **document["linear_s"]}
+    if isinstance(before, dict) and before.get("rows") == list(found.rows) and before.get("linear_bytes") == found.linear_bytes:
+        for field in ("linear_s", "linear_op_s"):
+            document[field] = {**before.get(field, {}), **document[field]}
     known[_key(found.threads, found.isa)] = document
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,12 +140,12 @@ def _tensors(graph: Graph, encoding: Encoding) -> Tensors:
     return made
 
 
-def _chain(pairs: int) -> Graph:
-    """Up and down, `pairs` times: nothing but products."""
+def _chain(widths: Sequence[int]) -> Graph:
+    """Up to each width and down again: nothing but products."""
     ops: list[Op] = [Embed("x0", "embed", TABLE, DIM)]
-    for i in range(pairs):
-        ops += [Linear(f"h{i}", f"x{i}", f"up{i}", DIM, FFN), Linear(f"x{i + 1}", f"h{i}", f"down{i}", FFN, DIM)]
-    return Graph("products", (*ops, SelectRows("logits", f"x{pairs}")), (), {"logits": "logits"})
+    for i, width in enumerate(widths):
+        ops += [Linear(f"h{i}", f"x{i}", f"up{i}", DIM, width), Linear(f"x{i + 1}", f"h{i}", f"down{i}", width, DIM)]
+    return Graph("products", (*ops, SelectRows("logits", f"x{len(widths)}")), (), {"logits": "logits"})
 
 
 def _layers(heads: int, kv_heads: int, layers: int = LAYERS) -> Graph:
@@ -159,26 +163,22 @@ def _step(lengths: Iterable[tuple[int, int]], per_sequence: int) -> Step:
     return Step(spans, tokens, (tables,))
 
 
-def _seconds(program: CpuProgram, step: Step, kind: tuple[type, ...] | None, repeats: int) -> tuple[float, int]:
-    """`_runs` after one to warm up, settled."""
-    program.forward(step)
-    runs, count = _runs(program, step, kind, repeats)
-    return settled(runs), count
-
-
-def _runs(program: CpuProgram, step: Step, kind: tuple[type, ...] | None, repeats: int) -> tuple[list[float], int]:
-    """(seconds of the instructions that hold an op of `kind`, their number); kind None: those that hold no product and no attention."""
-    runs, count = [], 0
+def _runs(program: CpuProgram, step: Step, kind: tuple[type, ...] | None, repeats: int) -> list[float]:
+    """Seconds of the instructions that hold an op of `kind`; None: those that hold no product and no attention."""
+    runs, heavy = [], (Linear, LinearGroup, Attend)
     for _ in range(repeats):
-        program.timing(True)
-        program.forward(step)
-        times = program.op_times()
-        heavy = (Linear, LinearGroup, Attend)
+        times = _timed(program, step)
         chosen = [t for t in times if (any(isinstance(o, kind) for o in t.ops) if kind else not any(isinstance(o, heavy) for o in t.ops))]
         runs.append(sum(t.seconds for t in chosen))
-        count = len(chosen)
+    return runs
+
+
+def _timed(program: CpuProgram, step: Step) -> list[OpTime]:
+    program.timing(True)
+    program.forward(step)
+    times = program.op_times()
     program.timing(False)
-    return runs, count
+    return times
 
 
 # --- measurements -------------------------------------------------------------------------------------------------------------------
@@ -189,32 +189,84 @@ def settled(runs: Sequence[float]) -> float:
     return sorted(runs)[len(runs) // 4]
 
 
-def _products(encoding: Encoding, threads: int, budget_s: float) -> tuple[float, ...]:
-    """Seconds per weight at each of ROWS, in several rounds so that a disturbance does not hit all runs of one row count."""
-    begun, runs = perf_counter(), {rows: list[float]() for rows in ROWS}
-    pairs = max(2, round(BYTES_READ / (2 * DIM * FFN * encoding.bits_per_value / 8)))
-    program = cpu.load(_chain(pairs), _tensors(_chain(pairs), encoding), LoadPlan((), threads=threads))
+def _products(encoding: Encoding, threads: int, budget_s: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """(seconds per weight, seconds per product beyond its weights) at each of ROWS. Half of the bytes are large matrices, half small ones;
+    in several rounds, so that a disturbance does not hit all runs of one row count."""
+    begun = perf_counter()
+    runs: dict[int, tuple[list[float], list[float]]] = {rows: ([], []) for rows in ROWS}
+    large, small = (max(1, round(BYTES_READ / (4 * DIM * width * encoding.bits_per_value / 8))) for width in (FFN, SMALL))
+    graph = _chain([FFN] * large + [SMALL] * small)
+    program = cpu.load(graph, _tensors(graph, encoding), LoadPlan((), threads=threads))
     for rounds in range(MOST_ROUNDS):
         started = perf_counter()
         for rows in ROWS:
             step = Step((Span(0, 0, rows, 1),), np.arange(rows, dtype=np.int32) % TABLE, ())
-            runs[rows] += _runs(program, step, (Linear, LinearGroup), 3 if rows <= 32 else 1)[0]
+            for _ in range(3 if rows <= 32 else 1):
+                times = [t.seconds for t in _timed(program, step) if any(isinstance(o, Linear) for o in t.ops)]
+                runs[rows][0].append(sum(times[: 2 * large]) / (2 * large))
+                runs[rows][1].append(sum(times[2 * large :]) / (2 * small))
         if rounds and perf_counter() - begun + (perf_counter() - started) > budget_s:
             break
-    return tuple(settled(runs[rows][1:]) / (pairs * 2 * DIM * FFN) for rows in ROWS)
+    weight, op = [], []
+    for at_large, at_small in runs.values():
+        one, other = settled(at_large[1:]), settled(at_small[1:])
+        slope = (one - other) / (DIM * (FFN - SMALL))
+        op.append(max(0.0, other - DIM * SMALL * slope))
+        weight.append((one - op[-1]) / (DIM * FFN))
+    return tuple(weight), tuple(op)
 
 
-def _rest(threads: int, heads: int = 16, rows: int = 256) -> tuple[float, float]:
-    """(seconds of an op of next to no size, seconds per value of ops that are neither products nor attention)."""
-    graph = _layers(heads, heads // 4)
+class Parts:
+    """Mutable: everything but products, measured again and again; of each time the least counts, for only disturbances make it longer."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads, self.seconds = threads, 0.0
+        self._times: dict[Any, float] = {}
+
+    def again(self) -> None:
+        begun = perf_counter()
+        for found in (_rest(self.threads), _decodes(self.threads), _chunks(self.threads)):
+            for key, seconds in found.items():
+                self._times[key] = min(seconds, self._times.get(key, seconds))
+        step_s, sequence_s = engine_overhead()
+        row_s, value_s = sample_overhead(self.threads)
+        for key, seconds in (("step", step_s), ("sequence", sequence_s), ("draw", row_s), ("draw value", value_s)):
+            self._times[key] = min(seconds, self._times.get(key, seconds))
+        self.seconds = perf_counter() - begun
+
+    def costs(self) -> tuple[Any, ...]:
+        """The fields of `Calibration` from op_s on."""
+        t = self._times
+        op_s, value_s = _rest_costs(t)
+        return op_s, value_s, _decode_costs(t), _chunk_costs(t), t["draw"], t["draw value"], t["step"], t["sequence"]
+
+
+REST_HEADS = 8
+
+
+def _rest(threads: int) -> dict[Any, float]:
+    """Seconds of all ops but products and attention, by rows."""
+    graph = _layers(REST_HEADS, REST_HEADS // 4)
     program = cpu.load(graph, _tensors(graph, BY_NAME["Q8_0"]), LoadPlan((64,), 16, "bf16", threads))
-    small, many = _step([(0, 1)], 64), _step([(0, rows)], 64)
-    one, count = _seconds(program, small, None, 15)
-    all_, _ = _seconds(program, many, None, 9)
-    dim = 64 * heads
+    found: dict[Any, float] = {}
+    for rows in ROWS:
+        step = _step([(0, rows)], 64)
+        program.forward(step)
+        found["rest", rows] = settled(_runs(program, step, None, 9))
+    heavy = (Linear, LinearGroup, Attend)
+    times = _timed(program, _step([(0, 1)], 64))
+    found["rest", "ops"] = float(sum(len(t.ops) for t in times if not any(isinstance(o, heavy) for o in t.ops)))
+    return found
+
+
+def _rest_costs(times: Mapping[Any, float]) -> tuple[float, tuple[float, ...]]:
+    """(seconds of an op of next to no size, seconds per value at each of ROWS, beyond that)."""
+    dim = 64 * REST_HEADS
     # Per layer: two norms and sums, rotated queries and keys, gate, and what is written to the cache.
-    values = 2 * (4 * dim + dim + dim // 4 + 2 * dim + dim // 2) + dim
-    return max(1e-8, one / max(1, count)), max(1e-12, (all_ - one) / ((rows - 1) * values))
+    values = LAYERS * (4 * dim + dim + dim // 4 + 2 * dim + dim // 2) + dim
+    whole = times["rest", ROWS[0]]
+    rates = [max(1e-12, (times["rest", rows] - whole) / ((rows - 1) * values)) for rows in ROWS[1:]]
+    return max(1e-8, (whole - values * rates[0]) / times["rest", "ops"]), (rates[0], *rates)
 
 
 def _attention_program(threads: int, kv_heads: int, blocks: int) -> CpuProgram:
@@ -222,36 +274,50 @@ def _attention_program(threads: int, kv_heads: int, blocks: int) -> CpuProgram:
     return cpu.load(graph, _tensors(graph, BY_NAME["Q8_0"]), LoadPlan((blocks,), 16, "bf16", threads))
 
 
-def _decodes(threads: int, contexts: tuple[int, int] = (64, 1024), sequences: int = 4) -> DecodeAttention:
-    """Two contexts and two numbers of KV heads: what a key and what a sequence costs, by head and by KV head."""
-    per = -(-(contexts[1] + 1) // 16)
-    took: dict[tuple[int, int], float] = {}
+def _decodes(threads: int, sequences: int = 4) -> dict[Any, float]:
+    """Seconds of a layer and sequence, at two contexts and two numbers of KV heads."""
+    per, last = -(-(CONTEXTS[1] + 1) // 16), CONTEXTS[1]
+    found: dict[Any, float] = {}
     for kv_heads in (HEADS, 2):
         program = _attention_program(threads, kv_heads, sequences * per)
-        for first in range(0, contexts[1], 512):
-            program.forward(_step([(first, min(512, contexts[1] - first))] * sequences, per))
-        for context in contexts:
-            seconds, _ = _seconds(program, _step([(context, 1)] * sequences, per), (Attend,), 11)
-            took[kv_heads, context] = seconds / (LAYERS * sequences)
-    slope = {k: (took[k, contexts[1]] - took[k, contexts[0]]) / (contexts[1] - contexts[0]) for k in (HEADS, 2)}
-    start = {k: max(0.0, took[k, contexts[0]] - slope[k] * (contexts[0] + 1)) for k in (HEADS, 2)}
+        for first in range(0, last, 512):
+            program.forward(_step([(first, min(512, last - first))] * sequences, per))
+        for context in CONTEXTS:
+            step = _step([(context, 1)] * sequences, per)
+            program.forward(step)
+            found["decode", kv_heads, context] = settled(_runs(program, step, (Attend,), 11)) / (LAYERS * sequences)
+    return found
+
+
+def _decode_costs(times: Mapping[Any, float]) -> DecodeAttention:
+    """What a key and what a sequence costs, by head and by KV head."""
+    near, far = CONTEXTS
+    took = {(k, c): times["decode", k, c] for k in (HEADS, 2) for c in CONTEXTS}
+    slope = {k: max(0.0, took[k, far] - took[k, near]) / (far - near) for k in (HEADS, 2)}
+    start = {k: max(0.0, took[k, near] - slope[k] * (near + 1)) for k in (HEADS, 2)}
     key_kv, kv = (max(0.0, (v[HEADS] - v[2]) / (HEADS - 2)) for v in (slope, start))
     key_head, head = (max(1e-13, (v[2] - 2 * a) / HEADS) for v, a in ((slope, key_kv), (start, kv)))
     return DecodeAttention(key_kv / WIDTH, key_head / WIDTH, kv, head)
 
 
-def _chunks(threads: int, points: Sequence[tuple[int, int]] = ((0, 128), (768, 256), (1008, 16))) -> ChunkAttention:
-    """Chunks of (past, new) tokens that weigh pairs, rows and keys differently, solved for the cost of each."""
-    program = _attention_program(threads, 2, 64)
-    for first in (0, 512):
-        program.forward(_step([(first, 512)], 64))
-    work, took = [], []
-    for past, new in points:
-        seconds, _ = _seconds(program, _step([(past, new)], 64), (Attend,), 7)
-        pairs = new * past + new * (new + 1) // 2
-        work.append((pairs * HEADS * WIDTH, new * HEADS * WIDTH, (past + new) * 2 * WIDTH))
-        took.append(seconds / LAYERS)
-    return ChunkAttention(*_positive(np.array(work, float), np.array(took)))
+def _chunks(threads: int) -> dict[Any, float]:
+    """Seconds of a layer, for chunks of (past, new) tokens."""
+    most = max(past + new for past, new in CHUNKS)
+    program, found = _attention_program(threads, 2, -(-most // 16)), dict[Any, float]()
+    for first in range(0, most, 512):
+        program.forward(_step([(first, min(512, most - first))], -(-most // 16)))
+    for past, new in CHUNKS:
+        step = _step([(past, new)], -(-most // 16))
+        program.forward(step)
+        found["chunk", past, new] = settled(_runs(program, step, (Attend,), 7)) / LAYERS
+    return found
+
+
+def _chunk_costs(times: Mapping[Any, float]) -> ChunkAttention:
+    """Solved for the cost of pairs, rows and keys."""
+    pairs = {(past, new): new * past + new * (new + 1) // 2 for past, new in CHUNKS}
+    work = [(p * HEADS * WIDTH, new * HEADS * WIDTH, (past + new) * 2 * WIDTH) for (past, new), p in pairs.items()]
+    return ChunkAttention(*_positive(np.array(work, float), np.array([times["chunk", past, new] for past, new in CHUNKS])))
 
 
 def _positive(work: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64]) -> list[float]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log, prod
 
+from ridgeline.encodings import BY_NAME
 from ridgeline.errors import UserError
 from ridgeline.graph.caches import Paged
 from ridgeline.graph.graph import Graph
@@ -51,12 +52,33 @@ class ChunkAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
-    """Of one host, instruction set and thread count; all in seconds.
+class Reading:
+    """How fast weights are read when all are, step after step: at `bytes_s`, but for `kept_bytes` that the caches still hold."""
 
-    linear_s[format]: per weight at each of `rows` tokens a step. value_s: ops beside products and attention, per value; op_s: any op,
-    whatever its size. sample_row_s, sample_value_s: a draw, and per id of the vocabulary. step_s, sequence_s: the engine around a step.
-    read_gb_s: by number of threads, working set in MB -> 1e9 bytes/s, for people.
+    bytes_s: float
+    kept_bytes: float
+
+    @classmethod
+    def of(cls, speeds: Mapping[str, float]) -> Reading | None:
+        """From speeds in 1e9 bytes/s by working set in MB, the two largest of them; None where that says nothing."""
+        sets = sorted((float(mb) * 2**20, speed * 1e9) for mb, speed in speeds.items())[-2:]
+        if len(sets) < 2 or min(speed for _, speed in sets) <= 0:
+            return None
+        (small, fast), (large, slow) = sets
+        took = large / slow - small / fast
+        if took <= 0:
+            return None
+        rate = (large - small) / took
+        return cls(rate, min(max(0.0, small - rate * small / fast), 0.9 * small))
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Of one host, instruction set and thread count; all in seconds, at each of `rows` tokens a step where it is a tuple.
+
+    linear_s[format]: products, per weight; linear_op_s[format]: per product, beside its weights; measured with linear_bytes of weights.
+    value_s: ops beside products and attention, per value; op_s: any of them, whatever its size. sample_row_s, sample_value_s: a draw, and
+    per id of the vocabulary. step_s, sequence_s: the engine around a step. read_gb_s: by threads, working set in MB -> 1e9 bytes/s.
     """
 
     host: str
@@ -65,8 +87,10 @@ class Calibration:
     date: str
     rows: tuple[int, ...]
     linear_s: Mapping[str, tuple[float, ...]]
+    linear_op_s: Mapping[str, tuple[float, ...]]
+    linear_bytes: int
     op_s: float
-    value_s: float
+    value_s: tuple[float, ...]
     decode: DecodeAttention
     chunk: ChunkAttention
     sample_row_s: float
@@ -76,18 +100,29 @@ class Calibration:
     seconds: float = 0.0
     read_gb_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def weight_seconds(self, form: str, rows: int) -> float:
-        """Seconds per weight of a format with `rows` tokens, on straight lines between the measured points of a log-log plot.
-
-        Raises `UserError` for a format that was not calibrated.
-        """
-        at = self.linear_s.get(form)
-        if at is None:
+    def check(self, form: str) -> None:
+        """Raises `UserError` for a format that was not calibrated."""
+        if form not in self.linear_s:
             known = ", ".join(self.linear_s)
             raise UserError(
                 f"format {form} is not calibrated on this host (calibrated: {known})", field="weight_dtype", value=form,
                 limit=tuple(self.linear_s), remedy="run `ridgeline calibrate MODEL` with a model of that format",
             )  # fmt: skip
+
+    def weight_seconds(self, form: str, rows: int) -> float:
+        """Seconds per weight of a calibrated format."""
+        return self.between(self.linear_s[form], rows)
+
+    def product_seconds(self, form: str, rows: int) -> float:
+        """Seconds of a product of a calibrated format, beside its weights."""
+        return self.between(self.linear_op_s[form], rows)
+
+    def value_seconds(self, rows: int) -> float:
+        """Seconds per value of the other ops; beyond the measured rows it stays what it was."""
+        return self.between(self.value_s, min(rows, self.rows[-1]))
+
+    def between(self, at: tuple[float, ...], rows: int) -> float:
+        """On straight lines between the measured points of a log-log plot; beyond the last point in proportion to the rows."""
         if rows <= self.rows[0]:
             return at[0]
         if rows >= self.rows[-1]:
@@ -95,6 +130,8 @@ class Calibration:
         i = next(i for i, r in enumerate(self.rows) if r > rows)
         low, high = self.rows[i - 1], self.rows[i]
         share = log(rows / low) / log(high / low)
+        if min(at[i - 1], at[i]) <= 0:
+            return at[i - 1] * (1 - share) + at[i] * share
         return exp(log(at[i - 1]) * (1 - share) + log(at[i]) * share)
 
 
@@ -118,7 +155,9 @@ class CalibratedSeconds:
         sizes = {name: prod(shape) for name, shape in manifest(fused).items()}
         late = selected_values(fused)
         self._weights: dict[tuple[str, bool], int] = {}
-        self._ops, self._values, self._late_values = len(fused.ops), 0, 0
+        self._products: dict[tuple[str, bool], int] = {}
+        self._reading = Reading.of(calibration.read_gb_s.get(str(calibration.threads), {}))
+        self._ops, self._values, self._late_values = sum(not isinstance(op, Linear | LinearGroup | Attend) for op in fused.ops), 0, 0
         attends: dict[_Attention, int] = {}
         caches = {c.name: c for c in fused.caches if isinstance(c, Paged)}
         widths = value_widths(fused)
@@ -127,10 +166,13 @@ class CalibratedSeconds:
             is_late = isinstance(op, SelectRows) or any(v in late for v in inputs(op))
             match op:
                 case Linear() | LinearGroup():
-                    for name in (op.weight,) if isinstance(op, Linear) else op.weights:
+                    names = (op.weight,) if isinstance(op, Linear) else op.weights
+                    for name in names:
                         stored = fused.tied.get(name, name)
                         key = formats[stored], is_late
                         self._weights[key] = self._weights.get(key, 0) + sizes[stored]
+                    first = formats[fused.tied.get(names[0], names[0])], is_late
+                    self._products[first] = self._products.get(first, 0) + 1
                 case Attend():
                     c = caches[op.cache]
                     shape = _Attention(1, op.heads, c.kv_heads, c.k_dim + c.v_dim, c.window)
@@ -143,7 +185,8 @@ class CalibratedSeconds:
                     self._late_values += made if is_late else 0
         self._attends = tuple(_Attention(n, s.heads, s.kv_heads, s.width, s.window) for s, n in attends.items())
         for form, _ in self._weights:
-            calibration.weight_seconds(form, 1)  # an uncalibrated format is refused now, not in the middle
+            calibration.check(form)  # now, not in the middle
+        self._bytes = {key: n * BY_NAME[key[0]].bits_per_value / 8 for key, n in self._weights.items()}
 
     def __call__(self, spans: Sequence[Span], shared: Sequence[SharedWalk] = ()) -> float:
         live = [s for s in spans if s.new]
@@ -159,12 +202,27 @@ class CalibratedSeconds:
         c = self.calibration
         if rows == 0:
             return c.step_s
-        total = c.step_s + sequences * c.sequence_s + self._ops * c.op_s
-        for (form, late), weights in self._weights.items():
-            count = wanted if late else rows
-            total += weights * c.weight_seconds(form, count) if count else 0.0
-        total += (rows * self._values + wanted * self._late_values) * c.value_s
+        total = c.step_s + sequences * c.sequence_s + self._ops * c.op_s + self._linear(rows, wanted)
+        total += (rows * self._values + wanted * self._late_values) * c.value_seconds(rows)
         return total + wanted * (c.sample_row_s + self._vocab * c.sample_value_s) + attention_s
+
+    def _linear(self, rows: int, wanted: int) -> float:
+        """All products. What the caches keep from step to step is a smaller part of more weights than of those that were measured; it
+        counts as far as reading is what takes the time."""
+        c, total = self.calibration, 0.0
+        counts = {key: wanted if key[1] else rows for key in self._weights}
+        whole = sum(self._bytes[key] for key, count in counts.items() if count)
+        for key, count in counts.items():
+            if count == 0:
+                continue
+            per_weight = c.weight_seconds(key[0], count)
+            total += self._weights[key] * per_weight + self._products.get(key, 0) * c.product_seconds(key[0], count)
+            if self._reading is not None:
+                reading = self._bytes[key] / self._reading.bytes_s
+                bound = min(1.0, max(0.0, 2 * reading / (self._weights[key] * per_weight) - 1))
+                more = min(self._reading.kept_bytes, 0.9 * whole) * (whole / c.linear_bytes - 1) / self._reading.bytes_s
+                total += bound * max(more, -0.5 * reading) * self._bytes[key] / whole
+        return total
 
     def _attention(self, a: _Attention, live: Sequence[Span], shared: Sequence[SharedWalk]) -> float:
         decodes, chunks = [s for s in live if s.new == 1], [s for s in live if s.new > 1]
