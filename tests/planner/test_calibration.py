@@ -22,8 +22,6 @@ FREE = {"Q4_0": (1e-30, 1e-30, 1e-30)}
 NOTHING = Calibration(
     "h", "avx2", 2, "2026-11-30", (1, 4, 16), FREE, {"Q4_0": (0.0,) * 3}, 1 << 20, 0.0, (0.0,) * 3, NO_DECODE, NO_CHUNK, *(0.0,) * 4
 )
-    "h", "avx2", 2, "2026-11-30", (1, 4, 16), FREE, {"Q4_0": (0.0,) * 3}, 1 << 20, 0.0, (0.0,) * 3, NO_DECODE, NO_CHUNK, *(0.0,) * 4
-)
 FACTS = find_model("SmolLM2-135M")
 
 
