@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.tiny_gguf import tiny_gguf
 
-from ridgeline.bench.engine import EngineBenchOptions, match_seconds, render, run
+from ridgeline.bench.engine import EngineBenchOptions, EngineReport, match_seconds, render, run
 from ridgeline.bench.rates import ROWS, Rates, branch_seconds
 from ridgeline.engine.loader import load
 from ridgeline.errors import UserError
@@ -48,7 +48,19 @@ def test_every_scenario_reports_figures_that_hang_together(tmp_path: Path) -> No
     assert a.prompt == 2046 and a.itl_ratio == pytest.approx(a.p99_itl_s / a.steady_itl_s) and a.ttft_s > 0 < a.alone_ttft_s
     assert o.batch1_glue_s > 0 and 0 < o.batch1_share < 1 and 0 < o.batch_n_share < 1 and o.match_s > 0
     assert json.loads(json.dumps(report.as_json()))["branch"]["branches"] == 32
-    assert len(render(report).splitlines()) == 7 and json.loads(trace.read_text())["traceEvents"]
+    facts_hang_together(report)
+    assert len(render(report).splitlines()) == 11 and "OTHER WORDS" not in render(report) and json.loads(trace.read_text())["traceEvents"]
+
+
+def facts_hang_together(report: EngineReport) -> None:
+    """Rows 103, 104, 108, 112 and 123 on any model."""
+    r, s, o, t = report.reuse, report.samples, report.overload, report.session
+    assert r is not None and s is not None and o is not None and t is not None
+    assert (r.cached, r.prompt) == (1000, 1016) and r.same and r.ttft_s > 0 < r.cold_ttft_s
+    assert s.blocks == 31 + 4 * 2 < s.apart == 4 * 33 and s.copies == 3 and s.same
+    assert o.finished == o.requests == 24 and o.preemptions > 0 and o.most_of_one > 0 and o.same
+    assert 0.5 < o.fairness <= 1 and 0.5 < o.in_order <= 1 and 0 <= o.computed_again < 1
+    assert t.hit_ttl == t.hit_rank == 607 and t.hit_plain == 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`bench engine`: the whole engine in process on four workloads, with medians. Knows no terminal and no HTTP.
+"""`bench engine`: the whole engine in process, workloads with medians and facts (`engine_facts`). Knows no terminal and no HTTP.
 
 decode: N sequences at once; branch: agents that share a long prefix, with and without its reuse, beside the predicted time; arrival: a
 long prompt among running answers; overhead: what is not spent in native calls.
@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ridgeline.bench.batched_peer import BatchedPeer
+from ridgeline.bench.engine_facts import Facts, OverloadResult, ReuseResult, SamplesResult, SessionResult, lines
 from ridgeline.bench.engine_run import Ids, Job, Runner, Step, prompts
 from ridgeline.bench.rates import Rates, branch_seconds
 from ridgeline.engine.loader import LoadedModel, load
@@ -24,7 +25,7 @@ from ridgeline.kv.manager import KvCache
 from ridgeline.options import Options
 
 Say = Callable[[str], None]
-Scenario = Literal["decode", "branch", "arrival", "overhead"]
+Scenario = Literal["decode", "branch", "arrival", "overhead", "reuse", "samples", "overload", "session"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 
 
@@ -136,6 +137,10 @@ class EngineReport:
     branch: BranchResult | None = None
     arrival: ArrivalResult | None = None
     overhead: OverheadResult | None = None
+    reuse: ReuseResult | None = None
+    samples: SamplesResult | None = None
+    overload: OverloadResult | None = None
+    session: SessionResult | None = None
     runs: dict[str, list[float]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -149,13 +154,14 @@ def run(asked: EngineBenchOptions, say: Say = lambda line: None) -> EngineReport
     if busy > 0.5 * (os.cpu_count() or 1):
         say(f"warning: the machine was busy (load {busy:.1f} on {os.cpu_count()} CPUs): figures are not to be relied on")
     model = load(asked.options)
-    bench = _Bench(asked, model, peer, say)
+    bench, facts = _Bench(asked, model, peer, say), Facts(model)
     do: dict[Scenario, Callable[[], Any]] = {
         "decode": bench.decode, "branch": bench.branch, "arrival": bench.arrival, "overhead": bench.overhead,
+        "reuse": facts.reuse, "samples": facts.samples, "overload": facts.overload, "session": facts.session,
     }  # fmt: skip
     found: dict[str, Any] = {}
     for scenario in asked.scenarios:
-        say(f"{scenario}: {asked.repeat} runs")
+        say(f"{scenario}: {asked.repeat if hasattr(bench, scenario) else 1} runs")
         found[scenario] = do[scenario]()
     if asked.trace is not None:
         bench.write_trace(asked.trace)
@@ -319,26 +325,26 @@ def match_seconds(block_size: int = 16) -> float:
 def render(report: EngineReport) -> str:
     """The report for people, one line a fact."""
     how = f"{report.threads} threads, {report.isa} kernels, medians of {report.repeat} runs, load before {report.load_before:.1f}"
-    lines = [f"{report.model}: {how}"]
+    found = [f"{report.model}: {how}"]
     if (d := report.decode) is not None:
-        lines.append(
+        found.append(
             f"  decode    {d.seqs} sequences, {d.prompt} in, {d.gen} out: {d.decode_tok_s:.1f} tok/s decoding, {d.total_tok_s:.1f} in all,"
             f" prompts {d.prompt_tok_s:.1f} tok/s"
         )
-        lines += [f"            peer {p.decode_tok_s:.1f} tok/s, ours is {p.ratio:.2f}x   {p.command}" for p in d.peers]
+        found += [f"            peer {p.decode_tok_s:.1f} tok/s, ours is {p.ratio:.2f}x   {p.command}" for p in d.peers]
     if (b := report.branch) is not None:
-        lines.append(
+        found.append(
             f"  branch    {b.shared} shared + {b.branches} x ({b.own} in, {b.gen} out): {b.seconds:.2f} s, without reuse"
             f" {b.off_seconds:.2f} s = {b.speedup:.2f}x; predicted {b.predicted_s:.2f} s, measured is {b.measured_over_predicted:.2f} of it"
         )
     if (r := report.arrival) is not None:
-        lines.append(
+        found.append(
             f"  arrival   {r.prompt} tokens among {r.running} answers: ITL {r.steady_itl_s * 1e3:.1f} ms, p99 {r.p99_itl_s * 1e3:.1f} ms"
             f" = {r.itl_ratio:.2f}x; TTFT {r.ttft_s:.2f} s, alone {r.alone_ttft_s:.2f} s = {r.ttft_ratio:.2f}x"
         )
     if (o := report.overhead) is not None:
-        lines.append(
+        found.append(
             f"  overhead  batch 1: {o.batch1_glue_s * 1e3:.3f} ms = {o.batch1_share:.1%} of a step; batch {o.batch_n}:"
             f" {o.batch_n_glue_s * 1e3:.3f} ms = {o.batch_n_share:.1%}; prefix match {o.match_s * 1e3:.3f} ms"
         )
-    return "\n".join(lines)
+    return "\n".join([*found, *lines(report.reuse, report.samples, report.overload, report.session)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
@@ -63,11 +64,13 @@ class _Timed:
 
 class Runner:
     """A fresh engine on a loaded model. reuse False: no prefix cache, shared prefixes walked apart. paced: as a server, which keeps an
-    inter-token time; otherwise prompts are read as fast as they fit."""
+    inter-token time; otherwise prompts are read as fast as they fit. blocks: per cache group, fewer than the model's plan has."""
 
-    def __init__(self, model: LoadedModel, *, reuse: bool = True, paced: bool = False, traced: bool = False) -> None:
+    def __init__(
+        self, model: LoadedModel, *, reuse: bool = True, paced: bool = False, traced: bool = False, blocks: Sequence[int] | None = None
+    ) -> None:
         self.model = model
-        self.core = make_core(model, prefix_caching=reuse, cascade=reuse, paced=paced)
+        self.core = make_core(model, prefix_caching=reuse, cascade=reuse, paced=paced, blocks=blocks)
         self._timed = _Timed(model.program)
         self.core.program = self._timed
         self.core.trace = Trace() if traced else None

@@ -54,7 +54,8 @@ def bench_micro(
 def bench_engine(
     model: args.Model,
     scenario: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="decode, branch, arrival, overhead; several times. Default: all.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="decode, branch, arrival, overhead, reuse, samples, overload, session; several. Default: all."),
     ] = None,
     seqs: Annotated[int, typer.Option(parser=args.count("--seqs"), metavar="N", help="Sequences at once.")] = 32,
     prompt: Annotated[int, typer.Option(parser=args.count("--prompt"), metavar="N", help="Tokens of each prompt.")] = 128,
@@ -72,6 +73,9 @@ def bench_engine(
     isa: args.Isa = "auto",
 ) -> None:
     """Many sequences in one process: decoding, agents with a shared prefix, a long prompt among answers, overhead per step.
+
+    And what the engine does, with the words compared: a prefix met again, samples that share a prompt, fewer blocks than requests need,
+    a session that comes back.
 
     \b
     Examples:

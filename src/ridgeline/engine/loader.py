@@ -5,7 +5,7 @@ Knows the order of things and nothing of their insides. `open_model` packs no we
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -115,11 +115,13 @@ def load_cpu(model: OpenModel) -> CpuProgram:
     return program
 
 
-def make_core(model: LoadedModel, *, prefix_caching: bool | None = None, cascade: bool = True, paced: bool = True) -> EngineCore:
+def make_core(
+    model: LoadedModel, *, prefix_caching: bool | None = None, cascade: bool = True, paced: bool = True, blocks: Sequence[int] | None = None
+) -> EngineCore:
     """An idle engine on a loaded model. One model has one engine at a time: they would write into the same KV blocks.
 
     prefix_caching: other than the plan says; cascade False walks shared prefixes apart: both are for comparing. paced False: nobody waits
-    for single tokens, so prompts are read as fast as they fit. None of them changes a word."""
+    for single tokens, so prompts are read as fast as they fit. blocks: per cache group, fewer than planned. None of them changes a word."""
     plan, graph = model.plan, model.program.graph
     windows = [group.window for group in cache_groups(graph.caches)]
     config = SchedulerConfig(plan.scheduling_policy, plan.max_model_len, key_segment=KEY_SEGMENT, cascade=cascade)
@@ -132,7 +134,7 @@ def make_core(model: LoadedModel, *, prefix_caching: bool | None = None, cascade
     budget = Budget(max(plan.chunk, plan.max_num_seqs), plan.max_num_seqs, target, slack, least, prompt_rows=rows)
 
     def make_state() -> SchedulerState:
-        return SchedulerState(KvCache(windows, plan.blocks, plan.block_size, policy), config)
+        return SchedulerState(KvCache(windows, plan.blocks if blocks is None else blocks, plan.block_size, policy), config)
 
     pace = None
     if graph.ops and paced:
