@@ -117,7 +117,8 @@ def plan(
 
 def simulate(
     model: PlanModel,
-    device: Annotated[str, typer.Option(metavar="NAME", help="A device of `ridgeline hardware`.")],
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="A device of `ridgeline hardware`.")] = None,
+    this_host: Annotated[bool, typer.Option("--this-host", help="This machine, as calibrated.")] = False,
     workload: Annotated[str, typer.Option("--workload", metavar="NAME", help="poisson, closed, bursts or agents.")] = "poisson",
     trace_in: Annotated[Path | None, typer.Option("--trace-in", metavar="FILE", help="Arrivals: one JSON object a line.")] = None,
     requests: Annotated[int, _count("--requests", "Requests in all (sessions, for agents).")] = 200,
@@ -132,7 +133,9 @@ def simulate(
     prefix: Annotated[int, _count("--prefix", "Tokens that all prompts share (an agent's system prompt).")] = 0,
     seed: Annotated[int, _count("--seed", "Same seed, same run.")] = 0,
     max_num_seqs: Annotated[int, _count("--max-num-seqs", "Sequences in a step.")] = 64,
-    max_num_batched_tokens: Annotated[int, _count("--max-num-batched-tokens", "Tokens in a step.")] = 2048,
+    max_num_batched_tokens: Annotated[
+        int | None, _count("--max-num-batched-tokens", "Tokens in a step. Default 2048; 512 on --this-host.")
+    ] = None,
     router: Annotated[str, typer.Option("--router", metavar="NAME", help="round-robin, least-loaded or prefix.")] = "round-robin",
     prefix_cache: Annotated[str, typer.Option("--prefix-cache", metavar="NAME", help="radix, hash or off.")] = "radix",
     batching: Annotated[str, typer.Option("--batching", metavar="NAME", help="continuous, static or both.")] = "continuous",
@@ -147,6 +150,7 @@ def simulate(
     weight_dtype: WeightDtype = None,
     kv_dtype: KvDtype = None,
     hardware_file: HardwareFile = None,
+    threads: args.Threads = None,
     ideal: Ideal = False,
     json: args.Json = False,
 ) -> None:
@@ -158,6 +162,7 @@ def simulate(
       ridgeline simulate Llama-3.1-8B --device "H100 SXM" --replicas 8 --workload agents --router prefix --ttft 500ms --itl 30ms
       ridgeline simulate Llama-3.1-8B --device "A100 SXM" --batching both --html gantt.html
       ridgeline simulate Qwen3-32B --device "H100 SXM" --tp 2 --trace-in arrivals.jsonl --trace out.json
+      ridgeline simulate smollm2 --this-host --workload closed --users 16 --prompt 128 --output 64
     """
     from ridgeline.bench.workloads import Lengths
     from ridgeline.cli.simulate import SimulateArgs, run
@@ -165,12 +170,13 @@ def simulate(
 
     run(
         Question(
-            model, device, hardware_file=hardware_file, ttft=ttft, itl=itl, price=price, weight_dtype=weight_dtype, kv_dtype=kv_dtype,
-            tp=tp, replicas=replicas, ideal=ideal,
+            model, device, this_host, hardware_file=hardware_file, ttft=ttft, itl=itl, price=price, weight_dtype=weight_dtype,
+            kv_dtype=kv_dtype, tp=tp, replicas=replicas, threads=threads, ideal=ideal,
         ),
         SimulateArgs(
-            workload, trace_in, requests, rate or 5.0, users, burst, turns, think or 1.0, Lengths(prompt, output, spread), prefix, seed,
-            max_num_seqs, max_num_batched_tokens, router, prefix_cache, batching, kv_blocks, trace_out, html_out,
+            workload, trace_in, requests, 5.0 if rate is None else rate, users, burst, turns, 1.0 if think is None else think,
+            Lengths(prompt, output, spread), prefix, seed, max_num_seqs, max_num_batched_tokens, router, prefix_cache, batching,
+            kv_blocks, trace_out, html_out,
         ),
         as_json=json,
     )  # fmt: skip

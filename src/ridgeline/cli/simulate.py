@@ -1,4 +1,4 @@
-"""`ridgeline simulate`: a fleet from the hardware table, driven by the real scheduler on virtual time."""
+"""`ridgeline simulate`: a fleet from the hardware table, or of this host as calibrated, driven by the real scheduler on virtual time."""
 
 from __future__ import annotations
 
@@ -28,19 +28,22 @@ from ridgeline.cli.output import note, print_json, table
 from ridgeline.cli.plan import setup_of
 from ridgeline.errors import UserError
 from ridgeline.kv.manager import CachePolicy
+from ridgeline.options import Options
 from ridgeline.planner.deployment import Deployment
 from ridgeline.planner.pool import kv_pool
-from ridgeline.planner.question import Question
+from ridgeline.planner.question import Question, check
 from ridgeline.planner.setup import Setup
 from ridgeline.scheduler.budget import Budget
 
 LENGTHS = Lengths()
+TABLE_STEP, HOST_STEP = 2048, Options("").max_num_batched_tokens  # tokens of a step
 WORKLOADS = ("poisson", "closed", "bursts", "agents")
 
 
 @dataclass(frozen=True)
 class SimulateArgs:
-    """What was typed. requests: sessions for agents; prefix: shared tokens; batching both: one run of each."""
+    """What was typed. requests: sessions for agents; prefix: shared tokens; batching both: one run of each. Tokens of a step by default:
+    2048 on a device of the table, what our own engine has on this host."""
 
     workload: str = "poisson"
     trace_in: Path | None = None
@@ -54,7 +57,7 @@ class SimulateArgs:
     prefix: int = 0
     seed: int = 0
     max_num_seqs: int = 64
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: int | None = None
     router: str = "round-robin"
     prefix_cache: str = "radix"
     batching: str = "continuous"
@@ -65,6 +68,11 @@ class SimulateArgs:
 
 def run(plan: Question, args: SimulateArgs, *, as_json: bool) -> None:
     """Raises `UserError` for what cannot be simulated. Writes the files that were asked for, then prints."""
+    if plan.device is None and not plan.this_host:
+        raise UserError("nothing to simulate on", field="--device", remedy="name a device of `ridgeline hardware`, or give --this-host")
+    check(plan)
+    if args.max_num_batched_tokens is None:
+        args = replace(args, max_num_batched_tokens=HOST_STEP if plan.this_host else TABLE_STEP)
     _check(args)
     setup = setup_of(plan)
     deployment = setup.deployment()
@@ -122,12 +130,14 @@ def fleet_of(args: SimulateArgs, d: Deployment, replicas: int, batching: Batchin
     most = max((len(j.prompt) + j.output for j in workload_of(args).start()), default=1)
     longest = most * (args.turns if args.workload == "agents" and args.trace_in is None else 1)
     limit = d.facts.max_context or 1 << 24
-    d = replace(d, chunk=args.max_num_batched_tokens)
+    step_tokens = args.max_num_batched_tokens or TABLE_STEP
+    d = replace(d, chunk=step_tokens)
     windows, blocks = kv_pool(d, min(longest, limit), args.max_num_seqs, args.kv_blocks)
-    budget = Budget(tokens=args.max_num_batched_tokens, sequences=args.max_num_seqs)
+    budget = Budget(tokens=step_tokens, sequences=args.max_num_seqs)
     cache = next(c for c in get_args(CachePolicy) if c == args.prefix_cache)
     route = next(r for r in ROUTERS if r == args.router)
-    return Fleet(windows, blocks, StepSeconds(d), budget, replicas, route, cache, batching, max_model_len=limit)
+    seconds = StepSeconds(d) if d.calibrated is None else d.calibrated
+    return Fleet(windows, blocks, seconds, budget, replicas, route, cache, batching, max_model_len=limit)
 
 
 def _report(setup: Setup, args: SimulateArgs, found: list[tuple[str, Run, dict[str, Any]]]) -> ReportDocument:
