@@ -46,6 +46,7 @@ def test_every_scenario_reports_figures_that_hang_together(tmp_path: Path) -> No
     assert 31_000 <= b.hit_tokens < 31_100 and b.shared_walks > 0 and b.speedup == pytest.approx(b.off_seconds / b.seconds)
     assert b.predicted_s > 0 and b.measured_over_predicted == pytest.approx(b.seconds / b.predicted_s)
     assert a.prompt == 2046 and a.itl_ratio == pytest.approx(a.p99_itl_s / a.steady_itl_s) and a.ttft_s > 0 < a.alone_ttft_s
+    assert a.whole_p99_itl_s > 0
     assert o.batch1_glue_s > 0 and 0 < o.batch1_share < 1 and 0 < o.batch_n_share < 1 and o.match_s > 0
     assert json.loads(json.dumps(report.as_json()))["branch"]["branches"] == 32
     facts_hang_together(report)
