@@ -346,7 +346,8 @@ def render(report: EngineReport) -> str:
     if (r := report.arrival) is not None:
         found.append(
             f"  arrival   {r.prompt} tokens among {r.running} answers: ITL {r.steady_itl_s * 1e3:.1f} ms, p99 {r.p99_itl_s * 1e3:.1f} ms"
-            f" = {r.itl_ratio:.2f}x (in whole steps {r.whole_p99_itl_s * 1e3:.0f} ms); TTFT {r.ttft_s:.2f} s, alone {r.alone_ttft_s:.2f} s = {r.ttft_ratio:.2f}x"
+            f" = {r.itl_ratio:.2f}x (in whole steps {r.whole_p99_itl_s * 1e3:.0f} ms);"
+            f" TTFT {r.ttft_s:.2f} s, alone {r.alone_ttft_s:.2f} s = {r.ttft_ratio:.2f}x"
         )
     if (o := report.overhead) is not None:
         found.append(
