@@ -78,7 +78,7 @@ def frame(xs: Iterable[float], ys: Iterable[float], x: Axis, y: Axis, size: tupl
     if vertical is None:
         return None
     left = max(34.0, 12 + EM * max((len(y.show(t)) for t in vertical.ticks()), default=1))
-    across = scale_of(xs, x, left, width - 14)
+    across = scale_of(xs, x, left, width - 20)
     return None if across is None else Frame(across, vertical, width, height)
 
 
@@ -151,7 +151,7 @@ def _rule(f: Frame, r: Rule, index: int) -> list[str]:
         return [path([(f.x.start, at), (f.x.end, at)], f"rule {kind}"), words]
     at = f.x(r.value)
     near_end = at + EM * len(r.words) > f.x.end
-    words = text(at - 5 if near_end else at + 5, f.y.end + 12 + 15 * index, r.words, f"{'end ' if near_end else ''}halo {kind}")
+    words = text(at - 5 if near_end else at + 5, f.y.start - 6 - 15 * index, r.words, f"{'end ' if near_end else ''}halo {kind}")
     return [path([(at, f.y.start), (at, f.y.end)], f"rule {kind}"), words]
 
 
@@ -190,16 +190,14 @@ def roofline_plot(
     ridges = [peak / read_gb_s for _, peak in roofs]
     low = min([0.5, *(p[1] / 2 for p in points if p[1] > 0)])
     high = max([4 * max(ridges), *(2 * p[1] for p in points)])
-    series = [
-        Series(f"{name}: {peak_words(peak)}, ridge at {ridge:.3g} FLOP/byte", [(low, low * read_gb_s), (ridge, peak), (high, peak)], "line")
-        for (name, peak), ridge in zip(roofs, ridges, strict=True)
-    ]
-    series += [Series(name, [(at, rate)], "points") for name, at, rate in points]
+    by, unit = (1e3, "TFLOP/s") if max(peak for _, peak in roofs) >= 1e4 else (1.0, "GFLOP/s")
+    series = []
+    for (name, peak), ridge in zip(roofs, ridges, strict=True):
+        bend = [(low, low * read_gb_s / by), (ridge, peak / by), (high, peak / by)]
+        series.append(Series(f"{name}: {peak / by:,.4g} {unit}, ridge at {ridge:.3g} FLOP/byte", bend, "line"))
+    series += [Series(name, [(at, rate / by)], "points") for name, at, rate in points]
     bandwidth = f"slope {read_gb_s:,.4g} GB/s"
     said = f"{bandwidth}. {note}" if note else bandwidth
     intensity = Axis("FLOP per byte of memory traffic", log=True, low=low, high=high)
-    return line_plot(title, intensity, Axis("GFLOP/s", log=True), series, note=said, size=size)
+    return line_plot(title, intensity, Axis(unit, log=True), series, note=said, size=size)
 
-
-def peak_words(gflop_s: float) -> str:
-    return f"{gflop_s / 1e3:,.4g} TFLOP/s" if gflop_s >= 1e4 else f"{gflop_s:,.4g} GFLOP/s"

@@ -11,6 +11,7 @@ import typer
 
 import ridgeline.cli.args as args
 import ridgeline.planner.units as units
+from ridgeline.errors import UserError
 
 
 def _option(parser: Callable[[str, str], Any], name: str, metavar: str, help_: str) -> Any:
@@ -55,10 +56,14 @@ Replicas = Annotated[int, _count("--replicas", "Copies that serve side by side."
 Ideal = Annotated[bool, typer.Option("--ideal", help="The lecture's arithmetic: every parameter once, efficiency one, no rest.")]
 IgnoreWindow = Annotated[bool, typer.Option("--ignore-window", help="As an engine that keeps every token in every layer.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show each formula with these numbers in it.")]
+MaybeModel = Annotated[str | None, typer.Argument(metavar="MODEL", help="As in `ridgeline models`, or a .gguf, a folder, a config.json.")]
+Page = Annotated[bool, typer.Option("--page", help="Serve the planner page on this machine and print its address.")]
+Port = Annotated[int, _count("--port", "Of --page; 0 takes a free one.")]
+Open = Annotated[bool, typer.Option("--open", help="Of --page: open it in the browser.")]
 
 
 def plan(
-    model: PlanModel,
+    model: MaybeModel = None,
     device: Device = None,
     this_host: ThisHost = False,
     search: Search = False,
@@ -90,6 +95,9 @@ def plan(
     ideal: Ideal = False,
     ignore_window: IgnoreWindow = False,
     explain: Explain = False,
+    page: Page = False,
+    port: Port = 0,
+    open_: Open = False,
     json: args.Json = False,
 ) -> None:
     """How many users fit, how fast they are served, and at what price, before anything is bought.
@@ -101,18 +109,24 @@ def plan(
       ridgeline plan Mistral-7B-v0.3 --context 4K --itl 10ms          which devices keep 10 ms, cheapest first
       ridgeline plan smollm2 --this-host --context 1K
       ridgeline plan Qwen3-32B --device "H100 SXM" --tp 2 --rate 5/s --cached 2K --price 2.69/h
+      ridgeline plan --page                                           the same with sliders and plots, in a browser
     """
     from ridgeline.cli.plan import plan as run
     from ridgeline.planner.question import Question
 
-    run(
-        Question(
-            model, device, this_host, search, workshop, hardware_file, preset, context, output, users, batch, rate, cached, ttft, itl,
-            price, utilization if utilization is not None else Decimal(1), weight_dtype, kv_dtype, kv_heads, weights_bytes, bandwidth,
-            memory, overhead, math, tp, pp, replicas, threads, ideal, ignore_window, explain,
-        ),
-        as_json=json,
+    asked = Question(
+        model or "", device, this_host, search, workshop, hardware_file, preset, context, output, users, batch, rate, cached, ttft, itl,
+        price, utilization if utilization is not None else Decimal(1), weight_dtype, kv_dtype, kv_heads, weights_bytes, bandwidth,
+        memory, overhead, math, tp, pp, replicas, threads, ideal, ignore_window, explain,
     )  # fmt: skip
+    if page:
+        from ridgeline.cli.plan_page import open_page
+
+        open_page(asked, port=port, show=open_)
+    elif model is None:
+        raise UserError("no model was named", field="MODEL", remedy="name one of `ridgeline models`, a file, or use --page")
+    else:
+        run(asked, as_json=json)
 
 
 def simulate(

@@ -73,9 +73,19 @@ async def _serve(options: ServeOptions, model: LoadedModel, sock: socket.socket,
         asyncio.get_running_loop().add_signal_handler(number, _told, stop, force)
     port = sock.getsockname()[1]
     ended = await serve_forever(
-        build(state, rules), [sock], state, stop=stop, force=force, ready=lambda: _ready(options, model, state, port)
+        build(state, rules, _desk(state, model)), [sock], state, stop=stop, force=force, ready=lambda: _ready(options, model, state, port)
     )
     return 0 if ended else 1
+
+
+def _desk(state: State, model: LoadedModel) -> Any:
+    """What the planner page at /plan answers from: the tables, the served model by its name, and this host if it was measured."""
+    from ridgeline.cli.plan_page import this_host
+    from ridgeline.planner.local import local_facts
+    from ridgeline.server.plan_desk import desk
+
+    path = Path(model.plan.path)
+    return desk({state.served.name: lambda: local_facts(path)}, this_host, home=True)
 
 
 def _told(stop: asyncio.Event, force: asyncio.Event) -> None:

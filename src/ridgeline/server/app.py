@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ridgeline.errors import RidgelineError
-from ridgeline.server import metrics, ops, tokens
+from ridgeline.server import metrics, ops, plan_page, tokens
 from ridgeline.server.anthropic import messages
 from ridgeline.server.body import Body, ClientGone
 from ridgeline.server.document import describe
@@ -20,6 +20,7 @@ from ridgeline.server.failure import HttpError, error_body, failure
 from ridgeline.server.gate import Gate, GateRules
 from ridgeline.server.openai import chat, completions, models, responses
 from ridgeline.server.page import page
+from ridgeline.server.plan_desk import Desk, desk
 from ridgeline.server.schemas.chat import ChatBody
 from ridgeline.server.schemas.completions import CompletionBody
 from ridgeline.server.schemas.messages import CountBody, MessagesBody
@@ -48,13 +49,15 @@ ROUTES: tuple[tuple[str, str, Handler, type[Body] | None], ...] = (
     ("GET", "/metrics", metrics.metrics, None),
     ("GET", "/v1/cache", ops.cache, None),
     ("GET", "/v1/usage", ops.usage, None),
+    *plan_page.ROUTES,
 )
 
 
-def build(state: State, rules: GateRules | None = None) -> Any:
-    """The ASGI application of one server."""
+def build(state: State, rules: GateRules | None = None, plans: Desk | None = None) -> Any:
+    """The ASGI application of one server. plans: what the planner page answers from; by default the tables."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.server = state
+    app.state.desk = plans or desk(home=True)
     app.router.redirect_slashes = False
     for method, path, handler, _ in ROUTES:
         app.add_api_route(path, handler, methods=[method], response_model=None)
@@ -67,12 +70,14 @@ def build(state: State, rules: GateRules | None = None) -> Any:
     app.add_api_route("/openapi.json", openapi, methods=["GET"], include_in_schema=False, response_model=None)
     for path in ("/", "/page.css", "/page.js"):
         app.add_api_route(path, page, methods=["GET"], include_in_schema=False, response_model=None)
+    for path in plan_page.FILES:
+        app.add_api_route(path, plan_page.plan_file, methods=["GET"], include_in_schema=False, response_model=None)
     for kind in (RidgelineError, ClientGone, HTTPException, Exception):
-        app.add_exception_handler(kind, _tell)
+        app.add_exception_handler(kind, tell)
     return Gate(app, rules or GateRules(), state.meters)
 
 
-async def _tell(request: Request, error: Exception) -> Response:
+async def tell(request: Request, error: Exception) -> Response:
     """Every error as the protocol's own error object."""
     if isinstance(error, HTTPException):
         error = _of_router(request, error)

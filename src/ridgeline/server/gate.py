@@ -41,7 +41,9 @@ class GateRules:
 
 
 # What a load balancer, a dashboard and a browser must reach without a key.
-_OPEN = frozenset({"/", "/page.css", "/page.js", "/health", "/ping", "/version", "/metrics"})
+_OPEN = frozenset({
+    "/", "/page.css", "/page.js", "/plan", "/plan.css", "/plan.js", "/plots.css", "/health", "/ping", "/version", "/metrics",
+})  # fmt: skip
 
 
 class Gate:

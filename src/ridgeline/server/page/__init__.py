@@ -1,4 +1,4 @@
-"""The chat page at /: three static files, read once. They ask this server only, which the Content-Security-Policy enforces."""
+"""The pages' static files, read once: chat at /. They ask this server only, which the Content-Security-Policy enforces."""
 
 from __future__ import annotations
 
@@ -26,4 +26,9 @@ def _read(name: str) -> bytes:
 async def page(request: Request) -> Response:
     """The page itself at /, its style and script beside it."""
     name = request.url.path.removeprefix("/") or "index.html"
-    return Response(_read(name), 200, _HEADERS, _KINDS[name])
+    return static(name, _KINDS[name])
+
+
+def static(name: str | bytes, kind: str) -> Response:
+    """A file of this folder, or bytes as they are, under the policy of the pages."""
+    return Response(_read(name) if isinstance(name, str) else name, 200, _HEADERS, kind)

@@ -1,0 +1,148 @@
+"""What the planner page may ask and the answers: models of the table (and those that the operator named), devices, this host.
+
+Names only: no path of the file system is ever read for a caller. Answers are `planner`'s own; one is worked on at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import UserError
+from ridgeline.planner.calibration import Calibration
+from ridgeline.planner.catalog import find_model, models
+from ridgeline.planner.explain import explain
+from ridgeline.planner.facts import ModelFacts
+from ridgeline.planner.formats import WEIGHT_FORMATS
+from ridgeline.planner.hardware import MATH_TYPES, Device, devices, find_device
+from ridgeline.planner.presets import PRESETS
+from ridgeline.planner.question import Question, asked_of, goal_of, options_of, preset_of, search_document, setup_for, table_of
+from ridgeline.planner.question_text import MAX_CONTEXT, question_of
+from ridgeline.planner.report import plan_document
+from ridgeline.planner.setup import Setup
+from ridgeline.planner.sheet import in_force, parse_providers, providers_beside
+from ridgeline.planner.tables import folded
+from ridgeline.server import plan_figures
+from ridgeline.server.plan_words import lines, verdict
+
+THIS_HOST = "this host"
+KV_FORMATS = ("bf16", "f32", "fp8", "int8", "int4", "q8_0", "q4_0")
+CONTEXTS = tuple(1 << n for n in range(8, 21))
+COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 256, 512, 1024)
+WIDTHS, KEPT, MOST_PROVIDERS_TEXT = (260.0, 1100.0), 32, 2000
+
+
+@dataclass(frozen=True)
+class Host:
+    """This machine as a device, with what `calibrate` found of it."""
+
+    device: Device
+    calibration: Calibration | None = None
+
+
+@dataclass
+class Desk:
+    """Mutable: remembers its last rankings. own: models beside the table, by the name to be asked for. local: on the asker's machine."""
+
+    own: Mapping[str, Callable[[], ModelFacts]]
+    host: Callable[[], Host | None]
+    hardware: Path | None = None
+    local: bool = False
+    home: bool = False  # whether a chat page lies at /
+
+    def __post_init__(self) -> None:
+        self.worker = ThreadPoolExecutor(1, "ridgeline-plan")
+        self.waiting = 0
+        self._facts: dict[str, ModelFacts] = {}
+        self._ranked: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    @cached_property
+    def _host(self) -> Host | None:
+        return self.host()
+
+    # --- what may be asked ------------------------------------------------------------------------------------------------------
+
+    def choices(self) -> dict[str, Any]:
+        """Names for the fields, presets in words, and whether this host can be chosen."""
+        listed = devices(self.hardware)
+        host = self._host
+        return {
+            "models": [*self.own, *models()], "devices": [*((THIS_HOST,) if host else ()), *listed],
+            "device_kinds": {name: d.kind for name, d in listed.items()}, "weight_dtypes": list(WEIGHT_FORMATS), "kv_dtypes": KV_FORMATS,
+            "math": MATH_TYPES, "contexts": CONTEXTS, "counts": COUNTS, "presets": {name: asdict(p) for name, p in PRESETS.items()},
+            "first_model": next(iter(self.own), "Llama-3.1-8B"), "first_device": "H100 SXM 80GB", "local": self.local, "home": self.home,
+            "calibrated": None if host is None or host.calibration is None else host.calibration.date, "most_context": MAX_CONTEXT,
+        }  # fmt: skip
+
+    def _model(self, asked: Question) -> ModelFacts:
+        name = next((n for n in self.own if folded(n) == folded(asked.model)), None)
+        if name is None:
+            return find_model(asked.model, asked.kv_heads)
+        if asked.kv_heads is not None:
+            raise UserError("--kv-heads changes a row of the table, not a file", field="--kv-heads", value=asked.kv_heads)
+        if name not in self._facts:
+            self._facts[name] = self.own[name]()
+        return self._facts[name]
+
+    def _setup(self, asked: Question) -> Setup:
+        facts = self._model(asked)
+        facts = facts.without_windows() if asked.ignore_window else facts
+        if asked.device is not None and folded(asked.device) == THIS_HOST:
+            host = self._host
+            if host is None:
+                raise UserError(
+                    "this host's ceilings are not known", field="--device", value=asked.device, remedy="run `ridgeline calibrate` on it"
+                )
+            return setup_for(asked, facts, host.device).change(calibration=host.calibration)
+        listed = table_of(asked)
+        device = next(iter(listed.values())) if asked.device is None else find_device(asked.device, listed)
+        return setup_for(asked, facts, device)
+
+    def _question(self, texts: Mapping[str, str]) -> Question:
+        asked = question_of(texts)
+        return Question(**{**vars(asked), "hardware_file": self.hardware})
+
+    # --- answers ----------------------------------------------------------------------------------------------------------------
+
+    def sheet(self, texts: Mapping[str, str], width: float, providers: str = "") -> dict[str, Any]:
+        """One plan: document, lines, figures, formulas, the terms in force. Raises `UserError` naming the option."""
+        asked = self._question(texts)
+        rows = parse_providers(providers[:MOST_PROVIDERS_TEXT])
+        chosen = preset_of(asked)
+        goal, wanted = goal_of(asked, chosen), asked_of(asked, chosen)
+        setup = self._setup(asked)
+        document = plan_document(setup, wanted)
+        if asked.kv_heads is not None:
+            document["notes"].append(f"{asked.kv_heads} KV heads instead of the model's own: accuracy needs an evaluation")
+        return {
+            "verdict": verdict(document), "lines": lines(document), "document": document,
+            "figures": plan_figures.figures(setup, document, min(max(width, WIDTHS[0]), WIDTHS[1])),
+            "explain": [asdict(line) for line in explain(setup.deployment(), document["batch"], goal.context)],
+            "in_force": in_force(setup) | {"context": goal.context, "output": wanted.output, "itl": goal.itl_s, "batch": document["batch"]},
+            "preset": None if chosen is None else asdict(chosen),
+            "providers": providers_beside(document, goal, wanted.output, rows),
+        }  # fmt: skip
+
+    def ranking(self, texts: Mapping[str, str], width: float) -> dict[str, Any]:
+        """Every device judged against the same question, cheapest token first; the dropped ones with reason and nearest fix."""
+        asked = self._question({k: v for k, v in texts.items() if k not in ("device", "bandwidth", "memory", "math")})
+        key = tuple(vars(asked).values())
+        if key not in self._ranked:
+            chosen = preset_of(asked)
+            goal = goal_of(asked, chosen)
+            base = self._setup(asked)
+            while len(self._ranked) >= KEPT:
+                self._ranked.pop(next(iter(self._ranked)))
+            self._ranked[key] = search_document(base.facts, goal, options_of(asked, base, goal, chosen))
+        found = self._ranked[key]
+        return found | {"figure": plan_figures.ranking(found["options"], min(max(width, WIDTHS[0]), WIDTHS[1]))}
+
+
+def desk(own: Mapping[str, Callable[[], ModelFacts]] | None = None, host: Callable[[], Host | None] | None = None, **more: Any) -> Desk:
+    """A desk; without anything of its own it answers for the table."""
+    return Desk(own or {}, host or (lambda: None), **more)
+
