@@ -6,19 +6,21 @@ Knows the order of things and nothing of their insides. `open_model` packs no we
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 
 from ridgeline.backends import cpu
 from ridgeline.backends.base import KEY_SEGMENT, LoadPlan, Program
 from ridgeline.backends.cpu import CpuProgram, default_threads
 from ridgeline.engine.core import EngineCore
+from ridgeline.engine.drafting import DraftFile, open_draft
 from ridgeline.engine.machine import memory_budget
 from ridgeline.engine.pace import Pace
 from ridgeline.engine.progress import packing_bar
 from ridgeline.engine.request import Limits
 from ridgeline.engine.resolve import Facts, resolve
-from ridgeline.engine.speculators import make_speculator
+from ridgeline.engine.speculators import LoadedDraft, make_speculator
 from ridgeline.engine.words import Words, open_words
 from ridgeline.formats.checkpoint import Checkpoint, open_checkpoint
 from ridgeline.formats.pull import resolve as find
@@ -28,7 +30,7 @@ from ridgeline.graph.graph import Graph
 from ridgeline.graph.ops import Embed
 from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.models import ModelSpec, load_spec
-from ridgeline.options import Options, Plan
+from ridgeline.options import Options, Plan, speculative_config
 from ridgeline.planner.cost import GraphCost
 from ridgeline.planner.hardware import assumed
 from ridgeline.planner.predictor import StepPredictor
@@ -48,6 +50,7 @@ class OpenModel:
     checkpoint: Checkpoint
     spec: ModelSpec
     plan: Plan
+    draft: OpenModel | None = None
 
     def costs(self) -> GraphCost:
         """What steps of this graph move and compute, with the bytes that its tensors take in the file."""
@@ -56,7 +59,7 @@ class OpenModel:
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model that can answer. tensors: as in the file, for byte counts; load_s: seconds from the name to here."""
+    """A model that can answer. tensors: as in the file, for byte counts; load_s: seconds from the name to here; draft: it guesses."""
 
     plan: Plan
     program: Program
@@ -64,6 +67,7 @@ class LoadedModel:
     text: Words
     limits: Limits
     load_s: float
+    draft: LoadedDraft | None = None
 
     def costs(self) -> GraphCost:
         """As `OpenModel.costs`."""
@@ -79,8 +83,25 @@ def open_model(options: Options) -> OpenModel:
     path = find(options.model)
     checkpoint = open_checkpoint(path)
     spec = load_spec(checkpoint, options.max_model_len)
-    facts = Facts(str(path), spec.max_model_len, spec.graph.caches, default_threads(), memory_budget())
-    return OpenModel(checkpoint, spec, resolve(options, facts))
+    memory, config = memory_budget(), speculative_config(options.speculative_config)
+    if config is not None and config.method == "draft_model":
+        return _open_with_draft(path, checkpoint, spec, open_draft(config, options, checkpoint, spec, memory))
+    return OpenModel(checkpoint, spec, _resolved(options, path, spec, memory))
+
+
+def _resolved(options: Options, path: Path, spec: ModelSpec, memory: int) -> Plan:
+    return resolve(options, Facts(str(path), spec.max_model_len, spec.graph.caches, default_threads(), memory))
+
+
+def _open_with_draft(path: Path, checkpoint: Checkpoint, spec: ModelSpec, draft: DraftFile) -> OpenModel:
+    plan = _resolved(draft.target, path, spec, draft.target_memory)
+    own = replace(draft.options, max_model_len=min(plan.max_model_len, draft.spec.max_model_len))
+    theirs = _resolved(own, draft.path, draft.spec, draft.memory)
+    weights = sum(t.nbytes for t in draft.spec.tensors.values())
+    note = f"draft {own.model}: {weights / 1e6:.0f} MB of weights and {theirs.kv_bytes / 1e6:.0f} MB of KV cache beside the target's"
+    if own.max_model_len != plan.max_model_len:
+        note += f"; it guesses up to token {own.max_model_len}"
+    return OpenModel(checkpoint, spec, replace(plan, notes=(*plan.notes, note)), OpenModel(draft.checkpoint, draft.spec, theirs))
 
 
 def load(options: Options) -> LoadedModel:
@@ -90,7 +111,10 @@ def load(options: Options) -> LoadedModel:
     text = open_words(model.checkpoint)
     program = load_program(model)
     limits = Limits(model.plan.max_model_len, text.vocab_size, text.stop_ids)
-    return LoadedModel(model.plan, program, model.spec.tensors, text, limits, perf_counter() - start)
+    draft = None
+    if model.draft is not None:
+        draft = LoadedDraft(model.draft.plan, load_program(model.draft), model.draft.costs())
+    return LoadedModel(model.plan, program, model.spec.tensors, text, limits, perf_counter() - start, draft)
 
 
 def load_program(model: OpenModel) -> Program:
@@ -140,5 +164,5 @@ def make_core(
     if graph.ops and paced:
         pace = Pace(StepPredictor(model.costs(), assumed(plan.threads, plan.isa)))
     core = EngineCore(model.program, make_state, budget, model.limits, cache_key=(plan.path, plan.kv_dtype), pace=pace)
-    core.speculator = make_speculator(plan, model.costs)
+    core.speculator = make_speculator(plan, model.costs, model.limits.vocab, model.draft)
     return core

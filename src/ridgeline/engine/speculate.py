@@ -8,15 +8,17 @@ Knows choices, the scheduler's sequences and the cost of steps. Refuses to know 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
+from time import perf_counter
 
 import numpy as np
 
 from ridgeline.engine.choice import Choice
 from ridgeline.graph.step import Span, Step
 from ridgeline.sampling.plan import SampleRow
-from ridgeline.scheduler.state import SchedulerState, Sequence, StepRecord
-from ridgeline.spec.adaptive import Acceptance, StepCost, lengths
+from ridgeline.scheduler.state import SchedulerState, Sequence, StepRecord, Tokens
+from ridgeline.spec.adaptive import Acceptance, StepCost, depth, lengths
 from ridgeline.spec.base import NOTHING, Asked, Proposal, Proposer
 
 Seconds = Callable[[Step], float]
@@ -25,29 +27,45 @@ _PROBE = 32  # steps between guesses that cost something, while they are not wor
 
 
 class Speculator:
-    """Mutable. most: guesses of one sequence in one step; predict: seconds of a step, from the cost model; None: always `most`.
+    """Mutable. most: guesses of one sequence in one step; predict: seconds of a step, from the cost model, None: always `most`; guess:
+    seconds of a step of the draft model, where guesses are not free; least_batch_off: no guesses when so many sequences decode.
 
     A proposer whose guesses are free goes on guessing while nothing is verified, and learns from what was drawn.
     """
 
-    def __init__(self, proposer: Proposer, most: int, predict: Seconds | None = None, least_batch_off: int | None = None) -> None:
+    def __init__(
+        self,
+        proposer: Proposer,
+        most: int,
+        predict: Seconds | None = None,
+        least_batch_off: int | None = None,
+        guess: Seconds | None = None,
+    ) -> None:
         self.proposer, self.most = proposer, most
-        self._predict, self._off = predict, least_batch_off
+        self.fault: str | None = None  # why there are no more guesses
+        self._predict, self._off, self._guess = predict, least_batch_off, guess
         self._acceptance = Acceptance()
         self._made: dict[int, Proposal] = {}  # what was guessed before the step in flight
         self._known: set[int] = set()
-        self._plain = self._wide = 1.0  # measured over predicted seconds, of steps without and with drafts
-        self._idle = 0
+        self._plain = self._wide = self._guessing = 1.0  # measured over predicted seconds: steps without and with drafts, and of the draft
+        self._rest = 0
 
     def propose(self, state: SchedulerState, choices: Mapping[int, Choice]) -> None:
         """Put guesses behind the known tokens of those that decode."""
         self._made = {}
         decoding = [s for s in state.running if s.known - s.computed == 1 and s.generated]
-        if not decoding or (self._off is not None and len(decoding) >= self._off) or self._resting():
+        if not decoding or self.fault or (self._off is not None and len(decoding) >= self._off):
             return
-        asked = [self._ask(s, choices[s.id]) for s in decoding]
-        proposals = self.proposer.propose(asked)
-        self._known.update(s.id for s in decoding)
+        most = self._depth(decoding)
+        if most == 0:
+            return
+        try:
+            proposals = self._ask(decoding, choices, most)
+        except Exception as fault:  # guesses are never needed: the answers go on without
+            self.fault = f"{type(fault).__name__}: {fault}"
+            for seq in decoding:
+                seq.guess(())
+            return
         made = [self._checked(p, choices[s.id]) for s, p in zip(decoding, proposals, strict=True)]
         self._made = {s.id: p for s, p in zip(decoding, made, strict=True) if p.tokens}
         for seq, p, count in zip(decoding, made, self._lengths(decoding, made), strict=True):
@@ -78,43 +96,64 @@ class Speculator:
         self._known.difference_update(gone)
         for i in gone:
             self._acceptance.forget(i)
-        self.proposer.forget(gone)
+        with suppress(Exception):
+            self.proposer.forget(gone)
+
+    def _ask(self, decoding: list[Sequence], choices: Mapping[int, Choice], most: int) -> list[Proposal]:
+        rooms = [max(0, min(most, s.cap - 1 - s.known)) for s in decoding]
+        rows = [partial(_row, s, choices[s.id]) for s in decoding]
+        asked = [Asked(s.id, s.tokens, n, row, s.request.space) for s, n, row in zip(decoding, rooms, rows, strict=True)]
+        newcomers = any(s.id not in self._known for s in decoding)
+        self._known.update(s.id for s in decoding)
+        begun = perf_counter()
+        proposals = self.proposer.propose(asked)
+        if self._guess is not None and not newcomers and all(p.tokens for p in proposals):
+            predicted = max(len(p.tokens) for p in proposals) * self._guess(_decodes(decoding, 0))
+            self._guessing += _WEIGHT * ((perf_counter() - begun) / max(1e-9, predicted) - self._guessing)
+        return proposals
 
     @staticmethod
     def _checked(proposal: Proposal, choice: Choice) -> Proposal:
         return Proposal(choice.look_ahead(proposal.tokens), proposal.strength) if proposal.tokens else NOTHING
 
-    def _resting(self) -> bool:
-        """Guesses that cost something are not made where the last ones were not worth it, but for a probe now and then."""
-        if self.proposer.free or self._idle == 0:
-            return False
-        self._idle = (self._idle + 1) % _PROBE
-        return self._idle != 0
-
-    def _ask(self, seq: Sequence, choice: Choice) -> Asked:
-        return Asked(seq.id, seq.tokens, max(0, min(self.most, seq.cap - 1 - seq.known)), partial(_row, seq, choice))
-
-    def _lengths(self, decoding: list[Sequence], made: list[Proposal]) -> list[int]:
-        have = [len(p.tokens) for p in made]
-        if self._predict is None or not any(have):
-            return have
+    def _cost(self, decoding: list[Sequence]) -> StepCost | None:
+        if self._predict is None:
+            return None
         plain = self._predict(_decodes(decoding, 0))
         row = (self._predict(_decodes(decoding, 1)) - plain) / len(decoding)
-        cost = StepCost(plain * self._plain, plain * self._wide, max(row, 0.0) * self._wide)
-        with_some = [i for i, n in enumerate(have) if n]
-        rates = [self._acceptance.rate(decoding[i].id, made[i].strength) for i in with_some]
-        counts = lengths(rates, [have[i] for i in with_some], cost, extra=len(have) - len(with_some))
-        chosen = [0] * len(have)
-        for i, count in zip(with_some, counts, strict=True):
-            chosen[i] = count
-        if not any(chosen) and not self.proposer.free:
-            self._idle = 1
-        return chosen
+        return StepCost(plain * self._plain, plain * self._wide, max(row, 0.0) * self._wide)
+
+    def _depth(self, decoding: list[Sequence]) -> int:
+        """Guesses to ask for. Those that cost something are not made where they are not worth it, but for one now and then."""
+        cost = None if self._guess is None else self._cost(decoding)
+        if cost is None or self._guess is None:
+            return self.most
+        rates = [self._acceptance.rate(s.id, 0) for s in decoding]
+        best = depth(rates, self.most, cost, self._guess(_decodes(decoding, 0)) * self._guessing)
+        self._rest = 0 if best else (self._rest + 1) % _PROBE
+        return best or int(self._rest == 0)
+
+    def _lengths(self, decoding: list[Sequence], made: list[Proposal]) -> list[int]:
+        """How many of its guesses each sequence takes into the step."""
+        have = [len(p.tokens) for p in made]
+        cost = self._cost(decoding) if self._guess is None and any(have) else None
+        if cost is None:
+            return have
+        some = [i for i, n in enumerate(have) if n]
+        rates = [self._acceptance.rate(decoding[i].id, made[i].strength) for i in some]
+        counts = dict(zip(some, lengths(rates, [have[i] for i in some], cost, extra=len(have) - len(some)), strict=True))
+        return [counts.get(i, 0) for i in range(len(have))]
 
 
-def _row(seq: Sequence, choice: Choice, row: int, drafts: list[int]) -> SampleRow:
-    seq.guess(drafts)
-    return choice.row(row, len(drafts))
+def _row(seq: Sequence, choice: Choice, row: int, drafts: Tokens) -> SampleRow | None:
+    """How the choice would draw after these guesses; None when they end it."""
+    guesses = list(drafts)
+    if guesses and len(choice.look_ahead(guesses)) < len(guesses):
+        return None
+    seq.guess(guesses)
+    with suppress(Exception):  # a grammar's: the target's own draw will meet it too
+        return choice.row(row, len(guesses))
+    return None
 
 
 def _decodes(seqs: list[Sequence], drafts: int) -> Step:

@@ -3,34 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from ridgeline.engine.speculate import Speculator
-from ridgeline.errors import UnsupportedError
-from ridgeline.graph.step import Step
+from ridgeline.backends.base import Program
+from ridgeline.engine.speculate import Seconds, Speculator
+from ridgeline.errors import InternalError, UnsupportedError
+from ridgeline.graph.caches import cache_groups
+from ridgeline.kv.manager import KvCache
 from ridgeline.options import Plan, SpeculativeConfig
 from ridgeline.planner.cost import GraphCost
 from ridgeline.planner.hardware import assumed
 from ridgeline.planner.predictor import StepPredictor
 from ridgeline.spec.base import Proposer
+from ridgeline.spec.draft import DraftProposer
 from ridgeline.spec.ngram import NgramProposer
 
 
-def make_speculator(plan: Plan, costs: Callable[[], GraphCost]) -> Speculator | None:
-    """What the plan asks for; None without a `speculative` part."""
+@dataclass(frozen=True, eq=False)
+class LoadedDraft:
+    """A packed draft model: its own plan, program and costs."""
+
+    plan: Plan
+    program: Program
+    costs: GraphCost
+
+
+def make_speculator(plan: Plan, costs: Callable[[], GraphCost], vocab: int, draft: LoadedDraft | None = None) -> Speculator | None:
+    """What the plan asks for; None without a `speculative` part. vocab: ids that may be drawn."""
     config = plan.speculative
     if config is None:
         return None
     predict = step_seconds(costs(), plan) if config.adaptive else None
-    return Speculator(_proposer(config), config.num_speculative_tokens, predict, config.disable_by_batch_size)
+    guess = step_seconds(draft.costs, draft.plan) if draft is not None and config.adaptive else None
+    proposer = _proposer(config, vocab, draft)
+    return Speculator(proposer, config.num_speculative_tokens, predict, config.disable_by_batch_size, guess)
 
 
-def _proposer(config: SpeculativeConfig) -> Proposer:
+def _proposer(config: SpeculativeConfig, vocab: int, draft: LoadedDraft | None) -> Proposer:
     if config.method == "ngram":
         return NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max)
-    raise UnsupportedError(f"speculative_config: method {config.method} is not available", field="method", value=config.method, limit="ngram")
+    if config.method == "draft_model":
+        if draft is None:
+            raise InternalError("a draft model was planned and not loaded")
+        plan = draft.plan
+        windows = [group.window for group in cache_groups(draft.program.graph.caches)]
+        kv = KvCache(windows, plan.blocks, plan.block_size, "radix" if plan.prefix_caching else "off")
+        return DraftProposer(draft.program, kv, vocab, plan.max_model_len, plan.chunk)
+    text = f"speculative_config: method {config.method} is not available in this version"
+    raise UnsupportedError(text, field="method", value=config.method, remedy="use ngram or draft_model")
 
 
-def step_seconds(costs: GraphCost, plan: Plan) -> Callable[[Step], float]:
+def step_seconds(costs: GraphCost, plan: Plan) -> Seconds:
     """Memory and arithmetic of a step one after the other, at assumed ceilings: its shape counts, measured steps set its scale."""
     predictor = StepPredictor(costs, assumed(plan.threads, plan.isa))
     return lambda step: sum(predictor.upper_parts(step.spans))

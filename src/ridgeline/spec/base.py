@@ -12,18 +12,20 @@ from typing import Protocol
 from ridgeline.graph.step import Int32Array
 from ridgeline.sampling.plan import SampleRow
 
-# How the target would draw a token: (logits row, guesses before it) -> the draw, with its noise, penalties and masks.
-RowOf = Callable[[int, Sequence[int]], SampleRow]
+# How the target would draw a token: (logits row, guesses before it) -> the draw, with its noise, penalties and masks; None when no
+# further guess would be of use.
+RowOf = Callable[[int, Sequence[int]], SampleRow | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One sequence that wants at most `most` guesses. tokens: int32 [known], prompt and answer so far."""
+    """One sequence that wants at most `most` guesses. tokens: int32 [known], prompt and answer so far; space: with whom it may share."""
 
     id: int
     tokens: Int32Array
     most: int
     row: RowOf
+    space: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,65 @@
+"""Draft lengths: never worse than none by the model's own arithmetic, as many as pay, and what is seen is learned."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from ridgeline.spec.adaptive import Acceptance, StepCost, bucket, expected, lengths
+
+
+@pytest.mark.parametrize(("rate", "value"), [(0.6, 2.31), (0.7, 2.77), (0.8, 3.36), (0.9, 4.10), (1.0, 5.0)])
+def test_expected_tokens_are_those_of_the_paper(rate: float, value: float) -> None:
+    """Leviathan et al. (2211.17192), g = 4: facts/formulas.md 2.6."""
+    assert expected(rate, 4) == pytest.approx(value, abs=0.006)
+
+
+def speed(rates: list[float], counts: list[int], cost: StepCost, extra: int) -> float:
+    seconds = cost.wide_s + cost.row_s * sum(counts) if any(counts) else cost.plain_s
+    return (extra + sum(expected(r, k) for r, k in zip(rates, counts, strict=True))) / seconds
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_lengths_are_the_best_there_are(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rates = [float(r) for r in rng.uniform(0.02, 0.98, int(rng.integers(1, 4)))]
+    most, extra = [int(rng.integers(0, 5)) for _ in rates], int(rng.integers(0, 3))
+    cost = StepCost(1.0, float(rng.uniform(0.95, 1.3)), float(rng.uniform(0.02, 0.6)))
+    chosen = lengths(rates, most, cost, extra)
+    best = max(speed(rates, list(counts), cost, extra) for counts in product(*(range(m + 1) for m in most)))
+    assert all(0 <= c <= m for c, m in zip(chosen, most, strict=True))
+    assert speed(rates, chosen, cost, extra) == pytest.approx(best)
+
+
+def test_off_where_the_predicted_gain_is_below_one() -> None:
+    assert lengths([0.1], [8], StepCost(1.0, 1.0, 0.13)) == [0]
+    assert lengths([0.9], [8], StepCost(1.0, 1.0, 0.13)) == [8]
+    assert lengths([0.9] * 64, [8] * 64, StepCost(1.0, 1.0, 1 / 64)) == [0] * 64  # a batch that computes already: a row costs a token
+    assert lengths([0.9], [8], StepCost(1.0, 9.0, 0.1)) == [0]  # wide steps that turned out slow
+
+
+def test_a_record_outweighs_what_others_did_and_strengths_are_apart() -> None:
+    seen = Acceptance()
+    for _ in range(40):
+        seen.tried(1, 2, 0, 4)
+        seen.tried(2, 16, 4, 4)
+    assert seen.rate(1, 2) < 0.1 and seen.rate(2, 16) > 0.9
+    assert seen.rate(3, 2) < 0.2 and seen.rate(3, 16) > 0.9  # newcomers
+    before = seen.rate(1, 2)
+    for _ in range(10):
+        seen.tried(1, 2, 4, 4)
+    assert seen.rate(1, 2) > 0.6 > before
+    seen.forget(1)
+    assert 0 < seen.rate(1, 2) < 1
+
+
+def test_only_guesses_up_to_the_first_wrong_one_count() -> None:
+    seen = Acceptance(0.5)
+    seen.tried(1, 0, 1, 8)
+    assert seen.rate(1, 0) == pytest.approx((seen.rate(99, 0) * 4 + 0.9 + 0.1) / 6, abs=0.06)
+
+
+def test_buckets_of_strength() -> None:
+    assert [bucket(s) for s in (0, 1, 2, 3, 4, 5, 8, 9, 16, 17, 64, 10**6)] == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 7]
