@@ -99,6 +99,14 @@ def test_tokenize_and_back() -> None:
         assert server.post("/detokenize", {"tokens": [10**9]})[0] == 400
 
 
+def test_tokenizer_info() -> None:
+    with running() as server:
+        status, _, found = server.get("/tokenizer_info")
+        assert status == 200 and found["eos_token"] == "<|im_end|>" and found["bos_token"]
+        assert found["chat_template"] == server.state.served.words.tokenizer.chat_template is not None
+        assert found["model_max_length"] == server.state.served.limits.max_model_len
+
+
 def test_cache_endpoint_is_opt_in() -> None:
     with running() as server:
         assert server.get("/v1/cache")[0] == 404

@@ -42,6 +42,7 @@ ROUTES: tuple[tuple[str, str, Handler, type[Body] | None], ...] = (
     ("POST", "/v1/messages/count_tokens", messages.count_tokens, CountBody),
     ("POST", "/tokenize", tokens.tokenize, TokenizeBody),
     ("POST", "/detokenize", tokens.detokenize, DetokenizeBody),
+    ("GET", "/tokenizer_info", tokens.tokenizer_info, None),
     ("GET", "/health", ops.health, None),
     ("GET", "/ping", ops.health, None),
     ("POST", "/ping", ops.health, None),

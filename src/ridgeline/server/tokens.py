@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize: the model's own view of a text, no engine needed."""
+"""/tokenize, /detokenize and /tokenizer_info: the model's own view of a text, no engine needed."""
 
 from __future__ import annotations
 
@@ -62,3 +62,15 @@ def _detokenize(state: State, raw: bytes) -> tuple[dict[str, Any], list[str]]:
         text = f"tokens holds id {wrong}, ids go from 0 to {served.limits.vocab - 1}"
         raise UserError(text, field="tokens", value=wrong, limit=served.limits.vocab)
     return {"prompt": served.words.tokenizer.decode(body.tokens, skip_special=False)}, warnings
+
+
+async def tokenizer_info(request: Request) -> Response:
+    """Special tokens, length and the model's own chat template, for clients that render and count by themselves (lm-evaluation-harness)."""
+    served = state_of(request).served
+    tokenizer = served.words.tokenizer
+    # A template that the operator put in its place is theirs to show.
+    shown = None if served.template is not None else tokenizer.chat_template
+    return json_response({
+        **tokenizer.special_tokens, "tokenizer_class": "ridgeline", "model_max_length": served.limits.max_model_len,
+        "vocab_size": tokenizer.size, "add_bos_token": tokenizer.adds_bos, "chat_template": shown,
+    })  # fmt: skip
