@@ -207,9 +207,14 @@ def test_any_bytes_are_read_without_raising(parts: list[bytes]) -> None:
         assert reading.error is None or isinstance(reading.error, str)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda x: st.lists(x, max_size=3) | st.dictionaries(
-    st.sampled_from(["choices", "delta", "text", "usage", "error", "index", "content", "finish_reason", "completion_tokens", "timings",
-                     "prompt_tokens_details", "tool_calls", "function", "message", "prompt_ms", "cached_tokens"]), x, max_size=4)))  # fmt: skip
+KEYS = st.sampled_from([
+    "choices", "delta", "text", "usage", "error", "index", "content", "finish_reason", "completion_tokens", "timings", "prompt_ms",
+    "prompt_tokens_details", "tool_calls", "function", "message", "cached_tokens",
+])  # fmt: skip
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+
+
+@given(st.recursive(LEAVES, lambda x: st.lists(x, max_size=3) | st.dictionaries(KEYS, x, max_size=4)))
 def test_any_document_is_read_without_raising(document: Any) -> None:
     reading = read_stream([(0.1, b"data: " + json.dumps(document).encode() + b"\n\n"), (0.2, DONE)])
     assert all(math.isfinite(g) for g in reading.gaps())

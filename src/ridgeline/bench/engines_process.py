@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -40,7 +41,9 @@ class Process:
         self._begun = perf_counter()
         with log.open("ab") as out:
             try:
-                self._child = subprocess.Popen(self.line, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
+                self._child = subprocess.Popen(
+                    self.line, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent
+                )
             except OSError as error:
                 raise UserError(f"cannot start {shown(self.line)}: {error}", field="--engine", value=self.line[0]) from None
 
@@ -82,6 +85,12 @@ class Process:
                 os.killpg(self._child.pid, how)
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(patience)
+
+
+def _die_with_parent() -> None:
+    """In the child, on Linux: whatever ends us, a kill included, ends the engine too (prctl PR_SET_PDEATHSIG)."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 async def _answers(target: Target, path: str) -> bool:

@@ -31,7 +31,7 @@ class ServeResult:
 
 def run(asked: ServeOptions, say: Say = lambda line: None) -> ServeResult:
     """Starts or finds the server, warms up, measures every load. Raises `UserError` for what cannot be measured; `say` gets progress."""
-    with serving(asked.source, _seqs(asked), _context(asked), say) as server:
+    with serving(asked.source, seqs_of(asked), context_of(asked), say) as server:
         bench = Bench(asked, server, say)
         say(f"warming up {server.name} with {server.model}")
         warm = bench.warm_up()
@@ -81,13 +81,13 @@ def line_of(cell: Cell) -> str:
     return f"  {f.completed} requests in {f.seconds:.1f} s: {f.output_tok_s or 0:.1f} output tok/s, TTFT p50 {ttft}{failed}"
 
 
-def _seqs(asked: ServeOptions) -> int:
+def seqs_of(asked: ServeOptions) -> int:
     """Sequences that an engine of ours should hold at once."""
     open_loop = 64 if asked.rates or asked.trace is not None else 1
     return max(open_loop, *(asked.loads or (1,))) * asked.preset.n if asked.trace is None else open_loop
 
 
-def _context(asked: ServeOptions) -> int:
+def context_of(asked: ServeOptions) -> int:
     """Tokens that the longest session can come to, with room for the template."""
     p = asked.preset
     if asked.trace is not None:

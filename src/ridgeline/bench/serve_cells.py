@@ -111,21 +111,22 @@ class Bench:
             found[0].ttft_s * 1e3, sorted(later)[len(later) // 2] if later else None, characters, "usage" if told else "assumed", len(found)
         )
 
-    def make(self, warm: WarmUp, salt: str, rate: float | None) -> list[Session]:
+    def make(self, warm: WarmUp, salt: str, rate: float | None, seed: int) -> list[Session]:
         """The sessions of a cell."""
         asked = self.asked
         if asked.trace is not None:
             return traced(asked.trace, self.corpus, salt, lambda tokens: tokens)
-        made = sessions(Recipe(asked.preset, asked.count, asked.seed, salt, warm.characters, asked.scale), self.corpus)
-        return made if rate is None else timed(made, rate, asked.burst, asked.seed)
+        made = sessions(Recipe(asked.preset, asked.count, seed, salt, warm.characters, asked.scale), self.corpus)
+        return made if rate is None else timed(made, rate, asked.burst, seed)
 
-    def cell(self, warm: WarmUp, users: int | None, rate: float | None) -> Cell:
-        """The least disturbed of at most `repeats` + 1 tries."""
+    def cell(self, warm: WarmUp, users: int | None, rate: float | None, seed: int | None = None) -> Cell:
+        """The least disturbed of at most `repeats` + 1 tries. seed: other than asked, for new prompts in each round."""
+        seed = self.asked.seed if seed is None else seed
         tries: list[Cell] = []
         while True:
             salt = self.run_salt if self.asked.keep_cache else f"{self.run_salt}{self._cells:x}"
             self._cells += 1
-            tries.append(asyncio.run(self._cell(self.make(warm, salt, rate), users, rate, salt)))
+            tries.append(asyncio.run(self._cell(self.make(warm, salt, rate, seed), users, rate, salt)))
             noise = tries[-1].noise
             if noise is None or not noise.disturbed or len(tries) > self.asked.repeats:
                 break

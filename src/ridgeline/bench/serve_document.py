@@ -40,7 +40,7 @@ def document(result: ServeResult) -> dict[str, Any]:
     asked, server = result.asked, result.server
     promise = asked.promise
     return {
-        "kind": "bench serve", "date": _now(), "command": shlex.join(result.command),
+        "kind": "bench serve", "date": now(), "command": shlex.join(result.command),
         "engine": {
             "name": server.name, "url": server.target.url, "model": server.model, "command": server.command, "version": server.version,
             "start_s": server.ready_s, "log": server.log,
@@ -51,7 +51,7 @@ def document(result: ServeResult) -> dict[str, Any]:
             "burst": asked.burst, "slo_ttft_ms": _ms(promise.ttft_s), "slo_tpot_ms": _ms(promise.tpot_s),
             "characters_per_token": result.warm.characters, "characters_per_token_from": result.warm.characters_from,
         },
-        "machine": _machine(), "warm_up": asdict(result.warm), "cells": [cell_json(c) for c in result.cells],
+        "machine": machine(), "warm_up": asdict(result.warm), "cells": [cell_json(c) for c in result.cells],
         "knee": result.knee, "saturated": result.saturated, "definitions": DEFINITIONS, "report": to_json(report(result)),
     }  # fmt: skip
 
@@ -115,7 +115,7 @@ def setup(result: ServeResult) -> Setup:
         "url": server.target.url, "salt": result.salt,
     }  # fmt: skip
     commands = (shlex.join(result.command), *([server.command] if server.command else []))
-    return Setup(_machine(), versions, {"workload": asked.seed}, settings, commands, date=_now())
+    return Setup(machine(), versions, {"workload": asked.seed}, settings, commands, date=now())
 
 
 def notes(result: ServeResult) -> list[str]:
@@ -196,7 +196,7 @@ def _workload(p: Preset) -> dict[str, Any]:
             "turns": p.turns, "n": p.n}  # fmt: skip
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, str]:
     return {"name": machine_name(), "system": platform.platform()}
 
 
@@ -204,5 +204,5 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

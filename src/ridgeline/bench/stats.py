@@ -58,8 +58,9 @@ class Ratio:
 def paired_ratio(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Ratio:
     """Geometric mean of a[i] / b[i] and its bootstrap interval. a[i], b[i] > 0: one metric in turn i of two systems.
 
-    Rounds are resampled in pairs, so that what both sides suffered in a turn cancels. With few rounds the plain percentile interval is
-    too narrow; its tails are widened as far as Student's t is wider than the normal (Hesterberg 2015, "expanded percentile").
+    Rounds are resampled in pairs, so that what both sides suffered in a turn cancels. With few rounds a percentile interval is too
+    narrow: its tails are widened as far as Student's t is wider than the normal (Hesterberg 2015, "expanded percentile"), and since no
+    resample can leave the range of what was seen, the t interval is taken where it is wider still.
     """
     logs = np.log(np.asarray(a, np.float64) / np.asarray(b, np.float64))
     count = len(logs)
@@ -73,7 +74,8 @@ def paired_ratio(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Ratio
     t = _T975[count - 2] if count - 2 < len(_T975) else 1.96
     tail = NormalDist().cdf(-t * math.sqrt(count / (count - 1)))
     low, high = np.quantile(means, (tail, 1 - tail))
-    return Ratio(math.exp(center), math.exp(float(low)), math.exp(float(high)), count)
+    reach = t * float(logs.std(ddof=1)) / math.sqrt(count)
+    return Ratio(math.exp(center), math.exp(min(float(low), center - reach)), math.exp(max(float(high), center + reach)), count)
 
 
 def interval_of_median(values: Sequence[float] | Floats, seed: int = 0) -> tuple[float, float] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import ridgeline.bench.ab as sides
+import ridgeline.bench.ab_show as ab_show
 import ridgeline.bench.serve as serves
 from ridgeline.bench.serve_document import document, records
 from ridgeline.bench.serve_options import ServeOptions
@@ -25,3 +27,12 @@ def measure_serve(asked: ServeOptions, out: Path | None, *, as_json: bool) -> No
         print_json(document(result))
     else:
         print(render(result))
+
+
+def measure_ab(asked: sides.AbOptions, *, as_json: bool) -> None:
+    """Raises `UserError` for a side that cannot be measured."""
+    result = sides.run(asked, note)
+    if as_json:
+        print_json(ab_show.document(result))
+    else:
+        print(ab_show.render(result))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,12 +27,22 @@ _SWEEP_HELP = "Double the concurrency until the knee is passed."
 _SALT_HELP = "Begins every prompt, so that no run finds another's cache. Default: drawn anew and told."
 _SCALE_HELP = "Multiplies all lengths."
 _LIMIT_HELP = "A cell begins no new session after so many seconds."
+_SIDE_HELP = "A URL, or ENGINE[=PROGRAM] with options for it, e.g. 'ridgeline --block-size 32'."
 _REPEATS_HELP = "More tries of a cell in which others took over 5% of the CPUs."
+
+
+# What `ab` leaves as `serve` has it.
+_PLAIN: Mapping[str, Any] = {
+    "url": None, "engine": "ridgeline", "engine_path": None, "engine_args": "", "served_model_name": None, "api_key": None, "trace": None,
+    "burst": 1, "sweep": False, "salt": None, "keep_cache": False, "slo_ttft": None, "slo_tpot": None, "warmup": 2, "timeout": 600.0,
+    "temperature": 0.0,
+}  # fmt: skip
 
 
 def register(bench: typer.Typer) -> None:
     """Adds the commands of this module."""
     bench.command("serve")(serve)
+    bench.command("ab")(ab)
     bench.command("client")(client)
 
 
@@ -85,6 +97,47 @@ def serve(
 
     given = {k: v for k, v in locals().items() if k != "measure_serve"}
     measure_serve(serve_options(given), None if out is None else Path(out), as_json=json)
+
+
+def ab(
+    model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help=args.MODEL_HELP)] = None,
+    a: Annotated[str, typer.Option("--a", metavar="SIDE", help=_SIDE_HELP)] = "ridgeline",
+    b: Annotated[str, typer.Option("--b", metavar="SIDE", help="The other side.")] = "llama.cpp",
+    model_b: Annotated[str | None, typer.Option(metavar="MODEL", help="What B serves. Default: the same.")] = None,
+    name_a: Annotated[str | None, typer.Option(metavar="NAME", help="What sentences call A.")] = None,
+    name_b: Annotated[str | None, typer.Option(metavar="NAME", help="What sentences call B.")] = None,
+    rounds: Annotated[int, typer.Option(parser=args.count("--rounds"), metavar="N", help="Turns of both; 5 or more say something.")] = 5,
+    workload: Annotated[str, typer.Option(metavar="NAME", help=_WORKLOAD_HELP)] = "chat",
+    concurrency: Annotated[str, typer.Option(metavar="N,N", help=_LOADS_HELP)] = "8",
+    rate: Annotated[str, typer.Option(metavar="R,R", help=_RATE_HELP)] = "",
+    requests: Annotated[int | None, typer.Option(parser=args.count("--requests"), metavar="N", help="Sessions per cell.")] = None,
+    seed: Annotated[int, typer.Option(parser=args.count("--seed"), metavar="N", help="Of the first round's prompts.")] = 0,
+    scale: Annotated[float, typer.Option(metavar="X", help=_SCALE_HELP)] = 1.0,
+    max_seconds: Annotated[float, typer.Option(metavar="S", help=_LIMIT_HELP)] = 120.0,
+    repeats: Annotated[int, typer.Option(parser=args.count("--repeats"), metavar="N", help=_REPEATS_HELP)] = 2,
+    endpoint: Annotated[str | None, typer.Option(metavar="NAME", help="chat or completions. Default: the workload's.")] = None,
+    ignore_eos: Annotated[bool, typer.Option(help="Answers run to the workload's length, where the server can.")] = True,
+    max_model_len: args.MaxModelLen = None,
+    threads: args.Threads = None,
+    json: args.Json = False,
+) -> None:
+    """Two servers in turns under the same load, and what may be said: A is 2.1x B, 95% 1.9-2.3, or no significant difference.
+
+    \b
+    Examples:
+      ridgeline bench ab smollm2 --b llama.cpp=$HOME/llama.cpp/build/bin/llama-server
+      ridgeline bench ab smollm2 --a ridgeline --b "ridgeline --no-enable-prefix-caching" --workload agents --concurrency 0
+      ridgeline bench ab --a http://127.0.0.1:8000 --b http://127.0.0.1:8080 --name-a old --name-b new --rounds 10
+    """
+    from ridgeline.bench.ab import AbOptions, side
+    from ridgeline.cli.bench_run import measure_ab
+
+    given = {k: v for k, v in locals().items() if k not in ("AbOptions", "side", "measure_ab")}
+    asked = serve_options(given | dict(_PLAIN) | {"model": model or "-"})
+    source_a, called_a = side(a, model, asked.source)
+    source_b, called_b = side(b, model_b or model, asked.source)
+    asked = replace(asked, source=source_a)
+    measure_ab(AbOptions(asked, source_a, source_b, name_a or called_a, name_b or called_b, rounds), as_json=json)
 
 
 def client(

@@ -1,0 +1,175 @@
+"""`bench ab`: two servers under the same load in turns, A B B A, and what may be said of the difference. Orchestration only.
+
+Both sides get the same prompts in a round (new ones each round). A round's ratio is one observation: what disturbed both sides cancels.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from statistics import median
+
+from ridgeline.bench.client_metrics import Figures
+from ridgeline.bench.serve import context_of, seqs_of
+from ridgeline.bench.serve_cells import Bench, Cell
+from ridgeline.bench.serve_options import ServeOptions, Source
+from ridgeline.bench.serve_server import Server, serving
+from ridgeline.bench.stats import MIN_ROUNDS, Ratio, paired_ratio, sentence
+from ridgeline.errors import UserError
+
+Say = Callable[[str], None]
+MAX_ROUNDS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure that is compared. of: its value in a cell, None where there is none."""
+
+    name: str
+    of: Callable[[Figures], float | None]
+    higher_is_better: bool
+
+
+METRICS = (
+    Metric("output tok/s", lambda f: f.output_tok_s, True), Metric("requests/s", lambda f: f.requests_s, True),
+    Metric("TTFT p50", lambda f: None if f.ttft_ms is None else f.ttft_ms.p50, False),
+    Metric("TPOT p50", lambda f: None if f.tpot_ms is None else f.tpot_ms.p50, False),
+    Metric("ITL p99", lambda f: None if f.itl_ms is None else f.itl_ms.p99, False),
+    Metric("e2e p50", lambda f: None if f.e2e_ms is None else f.e2e_ms.p50, False),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AbOptions:
+    """asked: the load, with A's source; a, b: who is compared, with the names that sentences use."""
+
+    asked: ServeOptions
+    a: Source
+    b: Source
+    name_a: str
+    name_b: str
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rounds <= MAX_ROUNDS:
+            raise UserError(f"--rounds is {self.rounds}, must be from 1 to {MAX_ROUNDS}", field="--rounds", value=self.rounds)
+        if self.name_a == self.name_b:
+            raise UserError(f"both sides are called {self.name_a}", field="--name-b", value=self.name_b, remedy="name them apart")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One metric at one load. ratio: A over B."""
+
+    load: float
+    metric: str
+    a: float
+    b: float
+    ratio: Ratio
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class AbResult:
+    """rounds: (round, side, cell) in the order in which they ran."""
+
+    asked: AbOptions
+    servers: tuple[Server, Server]
+    rounds: tuple[tuple[int, str, Cell], ...]
+    compared: tuple[Compared, ...]
+    remarks: tuple[str, ...]
+    command: tuple[str, ...]
+
+
+def run(asked: AbOptions, say: Say = lambda line: None) -> AbResult:
+    """Both servers stay up; only one is asked at a time. Raises `UserError` when one of them cannot be measured."""
+    with ExitStack() as both:
+        sides: list[tuple[str, Bench]] = []
+        for name, source in ((asked.name_a, asked.a), (asked.name_b, asked.b)):
+            options = replace(asked.asked, source=source)
+            server = both.enter_context(serving(source, seqs_of(options), context_of(options), say))
+            sides.append((name, Bench(options, server, say)))
+        warm = [bench.warm_up() for _, bench in sides]
+        # Prompts are cut by A's tokenizer for both, so that both read the same text.
+        warm = [replace(w, characters=warm[0].characters) for w in warm]
+        rounds: list[tuple[int, str, Cell]] = []
+        for number in range(asked.rounds):
+            order = (0, 1) if number % 2 == 0 else (1, 0)
+            for load in asked.asked.rates or asked.asked.loads:
+                for side in order:
+                    name, bench = sides[side]
+                    users, rate = (None, load) if asked.asked.rates else (int(load), None)
+                    cell = bench.cell(warm[side], users, rate, seed=asked.asked.seed + number)
+                    rounds.append((number, name, cell))
+                    f = cell.figures
+                    say(f"round {number + 1}, {load:g}, {name}: {f.output_tok_s or 0:.1f} output tok/s, {f.failed} failed")
+        servers = (sides[0][1].server, sides[1][1].server)
+    return AbResult(asked, servers, tuple(rounds), *compare(asked, rounds), ("ridgeline", *sys.argv[1:]))
+
+
+def compare(asked: AbOptions, rounds: Sequence[tuple[int, str, Cell]]) -> tuple[tuple[Compared, ...], tuple[str, ...]]:
+    """Every metric at every load, and remarks about what weakens it."""
+    found: list[Compared] = []
+    remarks: list[str] = []
+    for load in dict.fromkeys(cell.load for _, _, cell in rounds):
+        at = {(number, name): cell for number, name, cell in rounds if cell.load == load}
+        for metric in METRICS:
+            a, b = _pairs(asked, at, metric)
+            if a:
+                ratio = paired_ratio(a, b, asked.asked.seed)
+                text = sentence(asked.name_a, asked.name_b, metric.name, ratio, higher_is_better=metric.higher_is_better)
+                found.append(Compared(load, metric.name, median(a), median(b), ratio, text))
+        remarks += _remarks(at, load)
+    if asked.rounds < MIN_ROUNDS:
+        remarks.append(f"{asked.rounds} rounds say nothing about significance; {MIN_ROUNDS} at least, 5 or more are better")
+    return tuple(found), tuple(remarks)
+
+
+def _pairs(asked: AbOptions, at: dict[tuple[int, str], Cell], metric: Metric) -> tuple[list[float], list[float]]:
+    """Values of the rounds in which both sides have one."""
+    pairs = []
+    for number in range(asked.rounds):
+        both = [at.get((number, name)) for name in (asked.name_a, asked.name_b)]
+        values = [None if cell is None else metric.of(cell.figures) for cell in both]
+        if values[0] and values[1]:
+            pairs.append((values[0], values[1]))
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _remarks(at: dict[tuple[int, str], Cell], load: float) -> list[str]:
+    found = []
+    for name in dict.fromkeys(name for _, name in at):
+        cells = [cell for (_, n), cell in at.items() if n == name]
+        failed = sum(c.figures.failed for c in cells)
+        if failed:
+            why = next(iter(next(c.figures.failures for c in cells if c.figures.failures)))
+            found.append(f"at {load:g}: {failed} of {sum(c.figures.requests for c in cells)} requests of {name} failed ({why})")
+        loud = [c.noise.steal + (c.noise.others or 0.0) for c in cells if c.noise is not None and c.noise.disturbed]
+        if loud:
+            text = f"in {len(loud)} of {len(cells)} cells of {name} others took over 5% of the CPUs (at most {max(loud):.0%})"
+            found.append(f"at {load:g}: {text}")
+        if any(c.figures.itl_basis.get("events") for c in cells) and min(c.figures.events_per_token or 1.0 for c in cells) < 0.95:
+            found.append(f"at {load:g}: {name} sends several tokens an event: compare TPOT, not ITL")
+    return found
+
+
+def side(text: str, model: str | None, common: Source) -> tuple[Source, str]:
+    """A side as it is typed: a URL, or ENGINE[=PROGRAM] and options for it. Raises `UserError`."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"{text!r}: {error}", field="--a", value=text) from None
+    if not words:
+        raise UserError("a side is empty", field="--a", value=text, remedy="give a URL or ENGINE[=PROGRAM] [OPTIONS]")
+    if "://" in words[0]:
+        if words[1:]:
+            raise UserError(f"{text!r}: a server that runs takes no options", field="--a", value=text)
+        return replace(common, url=words[0], model=None), words[0]
+    engine, _, program = words[0].partition("=")
+    if model is None:
+        raise UserError(f"{engine} needs a MODEL to serve", field="MODEL", remedy="like: ridgeline bench ab smollm2 --b llama.cpp")
+    found = replace(common, url=None, model=model, engine=engine, engine_path=program or None, engine_args=tuple(words[1:]))
+    return found, " ".join([engine, *words[1:]])

@@ -1,0 +1,74 @@
+"""A `bench ab` result for a terminal, as JSON and as the report's document. Shapes only."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import asdict
+from typing import Any
+
+from ridgeline.bench.ab import AbResult
+from ridgeline.bench.client_metrics import DEFINITIONS
+from ridgeline.bench.report_json import to_json
+from ridgeline.bench.report_schema import Comparison, ReportDocument, Setup
+from ridgeline.bench.serve_document import cell_json, machine, now
+from ridgeline.bench.stats import Ratio
+
+METHOD = (
+    "each round runs both sides with the same prompts, in turns A B, B A; the ratio of a round is one observation; the interval is a "
+    "bootstrap of the geometric mean over rounds, its tails widened for few rounds; no difference is claimed when 1 lies inside"
+)
+
+
+def render(result: AbResult) -> str:
+    """Sentences first."""
+    asked = result.asked
+    load_text = f"workload {asked.asked.workload}, {asked.asked.count} sessions a cell, {asked.rounds} rounds"
+    lines = [f"A: {asked.name_a}, B: {asked.name_b}; {load_text}"]
+    lines += [f"  {name}: {s.command}" for name, s in zip("AB", result.servers, strict=True) if s.command]
+    load = None
+    for c in result.compared:
+        if c.load != load:
+            load = c.load
+            lines += ["", f"at {load:g} {'sessions/s' if asked.asked.rates else 'at once'} (medians of A and B on the left)"]
+        lines.append(f"  {c.a:>10.2f} {c.b:>10.2f}  {c.sentence}")
+    lines += ["", f"method: {METHOD}", *(f"  {k}: {DEFINITIONS[k]}" for k in ("output_tok_s", "ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"))]
+    return "\n".join([*lines, *(f"note: {r}" for r in result.remarks)])
+
+
+def document(result: AbResult) -> dict[str, Any]:
+    """Plain values."""
+    asked = result.asked
+    return {
+        "kind": "bench ab", "date": now(), "command": shlex.join(result.command), "machine": machine(),
+        "sides": [
+            {"name": name, "url": s.target.url, "model": s.model, "command": s.command, "version": s.version}
+            for name, s in zip((asked.name_a, asked.name_b), result.servers, strict=True)
+        ],
+        "workload": asked.asked.workload, "sessions": asked.asked.count, "seed": asked.asked.seed, "rounds": asked.rounds, "method": METHOD,
+        "compared": [asdict(c) | {"ratio": _ratio(c.ratio)} for c in result.compared],
+        "cells": [{"round": n, "side": name} | cell_json(cell) for n, name, cell in result.rounds],
+        "remarks": list(result.remarks), "definitions": DEFINITIONS, "report": to_json(report(result)),
+    }  # fmt: skip
+
+
+def report(result: AbResult) -> ReportDocument:
+    asked = result.asked
+    commands = (shlex.join(result.command), *(s.command for s in result.servers if s.command))
+    versions = {s.name: s.version for s in result.servers if s.version}
+    settings = {"workload": asked.asked.workload, "rounds": asked.rounds}
+    setup = Setup(machine(), versions, {"workload": asked.asked.seed}, settings, commands, date=now())
+    found = tuple(
+        Comparison(
+            asked.name_a, asked.name_b, f"{c.metric} at {c.load:g}", c.ratio.value, c.ratio.low, min(c.ratio.high, 1e9), c.sentence,
+            c.ratio.rounds, c.ratio.significant,
+        )
+        for c in result.compared
+    )  # fmt: skip
+    title = f"{asked.name_a} against {asked.name_b}: {asked.asked.workload}"
+    return ReportDocument("bench ab", title, setup, comparisons=found, definitions=DEFINITIONS, notes=(METHOD, *result.remarks))
+
+
+def _ratio(r: Ratio) -> dict[str, Any]:
+    high = r.high if math.isfinite(r.high) else None
+    return {"value": r.value, "low": r.low, "high": high, "rounds": r.rounds, "significant": r.significant}
