@@ -1,60 +1,50 @@
-"""The `prefix` command: what the prefix cache does with a few prompts. Loads a tokenizer and no weights."""
+"""`ridgeline bench prefix`: the declaration and its few lines of work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import ridgeline.cli.args as args
 
 
+def _count(name: str, help_: str) -> Any:
+    return typer.Option(name, parser=args.count(name), metavar="N", help=help_)
+
+
 def prefix(
     model: args.Model,
-    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT...", help="Served one after the other; @FILE reads one from a file.")],
-    change: Annotated[
-        list[int] | None, typer.Option(metavar="I", help="Add the first prompt with another letter at index I; several times.")
-    ] = None,
-    block_size: args.BlockSize = 16,
-    blocks: Annotated[int, typer.Option(parser=args.count("--blocks"), metavar="N", help="Blocks of the KV pool.")] = 256,
-    n: Annotated[int, typer.Option("--n", parser=args.count("--n"), metavar="N", help="Samples of a prompt: they share its blocks.")] = 1,
-    gen: Annotated[int, typer.Option(parser=args.count("--gen"), metavar="N", help="Made-up tokens of each answer.")] = 0,
-    policy: Annotated[list[str] | None, typer.Option(metavar="NAME", help="radix, hash; several times. Default: both.")] = None,
-    tree: Annotated[bool, typer.Option("--tree", help="Show the prefix tree after each prompt.")] = False,
+    requests: Annotated[int, _count("--requests", "Requests, one after the other.")] = 10,
+    shared: Annotated[int, _count("--shared", "Tokens that all begin with.")] = 1000,
+    own: Annotated[int, _count("--own", "Tokens of each one's own, about.")] = 16,
+    output: Annotated[int, _count("--output", "Tokens of an answer.")] = 8,
     json: args.Json = False,
+    threads: args.Threads = None,
+    kv_cache_dtype: args.KvCacheDtype = "auto",
+    block_size: args.BlockSize = 16,
 ) -> None:
-    """Show what the prefix cache finds, shares and copies: hit tokens of tree and hash, block tables, the tree itself.
+    """The prefix cache on real requests: first tokens cold and warm, one letter changed, radix tree beside hashed blocks, same words.
 
     \b
     Examples:
-      ridgeline prefix smollm2 "Four score and seven years ago" "Four score and ten years ago" --block-size 4 --tree
-      ridgeline prefix smollm2 "Four score and seven years ago our fathers" --change 18 --block-size 4
-      ridgeline prefix smollm2 "Tell a story." --n 4 --gen 6 --block-size 4
-      ridgeline prefix smollm2 "a b c d e f g h" "1 2 3 4 5 6 7 8" "a b c d" --block-size 4 --blocks 6 --tree
+      ridgeline bench prefix smollm2
+      ridgeline bench prefix smollm2 --shared 200 --block-size 32 --json
     """
-    from pathlib import Path
+    from ridgeline.bench.ladder_prefix import PrefixOptions, render, run
+    from ridgeline.cli.output import note, print_json
 
-    from ridgeline.bench.prefixes import POLICIES, PrefixOptions, render, run, with_letter_changed
-    from ridgeline.cli.output import print_json
-    from ridgeline.engine.words import open_words
-    from ridgeline.errors import UserError
-    from ridgeline.formats.checkpoint import open_checkpoint
-    from ridgeline.formats.pull import resolve
-
-    asked = PrefixOptions(block_size, blocks, n, gen, tuple(policy or POLICIES))  # type: ignore[arg-type]
-    try:
-        texts = [Path(p[1:]).read_text("utf8") if p.startswith("@") else p for p in prompts]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"a prompt's file cannot be read as UTF-8 text: {error}", field="PROMPT") from None
-    texts += [with_letter_changed(texts[0], at) for at in change or ()]
-    words = open_words(open_checkpoint(resolve(model)))
-
-    def spell(ids: Sequence[int]) -> str:
-        return words.tokenizer.decode(ids, skip_special=False, strip_first_space=False)
-
-    report = run([words.encode(text) for text in texts], spell, asked)
+    options = args.load_options(
+        model, max_model_len=None, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu", isa="auto",
+        max_num_seqs=8,
+    )  # fmt: skip
+    report = run(PrefixOptions(options, requests, shared, own, output), note)
     if json:
         print_json(report.as_json())
     else:
-        typer.echo(render(report, tree=tree))
+        print(render(report))
+
+
+def register(bench: typer.Typer) -> None:
+    """Add the command to `ridgeline bench`."""
+    bench.command("prefix")(prefix)
