@@ -12,8 +12,11 @@ import pytest
 
 from ridgeline.bench import micro
 from ridgeline.bench.micro import MicroOptions, MicroReport, render, run
+from ridgeline.bench.micro_report import document
 from ridgeline.bench.peer import Peer, find_binary, tokens_per_s
 from ridgeline.bench.random_gguf import SHAPES, write_random
+from ridgeline.bench.report import report
+from ridgeline.bench.report_json import documents_of, to_json
 from ridgeline.bench.runner import OneSequence, random_tokens
 from ridgeline.engine.loader import load_program, open_model
 from ridgeline.errors import UserError
@@ -80,6 +83,20 @@ def test_json_is_plain(model: Path) -> None:
     for key in ("prompt_tok_s", "gen_tok_s", "prompt_gops", "gen_gb_s", "peak_gb_s", "peak_int8_gops"):
         assert isinstance(document[key], float) and document[key] > 0
     assert document["against"] is None
+
+
+def test_the_report_shows_this_runs_points_on_the_roofline(model: Path) -> None:
+    """Row 135: measured points of this run, and none above the ceilings' own arithmetic."""
+    found = measure(model, ops=True)
+    made = document(found)
+    assert documents_of(json.loads(json.dumps(to_json(made))), "f") == [made]
+    (roofline,) = made.rooflines
+    whole = {p.name: p for p in roofline.points[:2]}
+    prompt = whole[f"prompt of {found.prompt}"]
+    assert prompt.gflop_s == found.prompt_gops and prompt.intensity == pytest.approx(found.prompt_gops / found.prompt_gb_s)
+    assert whole["generation, 1 sequence"].intensity < prompt.intensity and all(p.label == "measured" for p in roofline.points)
+    page = report([made], reported=False).html
+    assert "prompt of" in page and "Time of every kind of op" in page and "roofline&#x27;s fastest" in page
 
 
 def test_ops_account_for_the_whole_run(model: Path) -> None:

@@ -100,6 +100,8 @@ class MicroReport:
     runs: dict[Kind, list[float]] = field(default_factory=dict)
     ops: list[OpRow] = field(default_factory=list)
     against: Against | None = None
+    prompt_gb_s: float = 0.0
+    gen_gops: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and texts; provenance of the ceilings in `machine`."""
@@ -221,6 +223,7 @@ def _report(
         prompt_fraction_of_int8=gops / machine.int8_gops, gen_fraction_of_read=gb_s / machine.read_gb_s,
         predicted_prompt_tok_s=bench.asked.prompt / prompt.lower_s, predicted_gen_tok_s=bench.asked.gen / gen.lower_s,
         prompt_bound=prompt.bound, gen_bound=gen.bound, machine=machine, load_before=load, runs=runs, ops=ops, against=against,
+        prompt_gb_s=prompt.cost.memory_bytes / prompt_s / 1e9, gen_gops=gen.cost.linear_flops / gen_s / 1e9,
     )  # fmt: skip
 
 

@@ -8,6 +8,8 @@ import ridgeline.bench.accuracy as accuracies
 import ridgeline.bench.engine as engines
 import ridgeline.bench.lengths as context
 from ridgeline.bench.micro import MicroOptions, render, run
+from ridgeline.bench.micro_report import document as micro_document
+from ridgeline.bench.report_json import to_json
 from ridgeline.cli.output import note, print_json
 from ridgeline.options import Options
 
@@ -16,7 +18,7 @@ def micro(options: Options, *, prompt: int, gen: int, repeat: int, ops: bool, ag
     """Raises `UserError` for a model or a peer that cannot be used. What takes long is said on stderr."""
     report = run(MicroOptions(options, prompt, gen, repeat, ops, against), note)
     if as_json:
-        print_json(report.as_json())
+        print_json(report.as_json() | {"report": to_json(micro_document(report))})
     else:
         print(render(report))
 

@@ -11,6 +11,8 @@ const fields = [...ask.elements].filter((e) => e.name && e.name !== "kind");
 let choices = null;
 let preset = "";
 let providers = []; // [name, input, cached, output] as typed
+let shown = null; // the last sheet
+let pinned = null; // the sheet that is compared with
 
 // --- the query string is the state ---------------------------------------------------------------------------------------------
 
@@ -142,6 +144,7 @@ function row(cells, tag = "td") {
 }
 
 function show(found) {
+  shown = found;
   $("fault").hidden = true;
   for (const part of document.querySelectorAll(".stale")) part.classList.remove("stale");
   mark("");
@@ -149,19 +152,33 @@ function show(found) {
   $("brief").textContent = found.verdict;
   $("verdict").className = found.document.fits && !found.document.slo.reason ? "" : "no";
   $("notes").replaceChildren(...found.document.notes.map((words) => element("p", words)));
-  $("numbers").tBodies[0].replaceChildren(...found.lines.map((line) => {
-    const name = element("th", line.name);
-    name.scope = "row";
-    const source = element("td");
-    source.append(element("span", line.kind, "kind " + line.kind), element("span", line.label, "source"));
-    return row([name, element("td", line.value), source]);
-  }));
+  show_numbers(found);
+  show_what_if(found.document.what_if ?? []);
   $("explain").querySelector("tbody").replaceChildren(...found.explain.map((line) => row([[line.what], [line.formula], [line.numbers], [line.value]])));
   for (const [name, drawn] of Object.entries(found.figures)) $("fig_" + name).innerHTML = drawn; // escaped where it was drawn
   show_terms(found.in_force);
   show_preset(found.preset);
   show_providers(found.providers);
   document.title = `${found.document.model} on ${found.document.device} - Ridgeline planner`;
+}
+
+function show_numbers(found) {
+  $("numbers").tHead.replaceChildren(...(pinned ? [row([[""], ["now"], ["pinned: " + pinned.document.model + " on " + pinned.document.device], [""]], "th")] : []));
+  $("numbers").tBodies[0].replaceChildren(...found.lines.map((line, i) => {
+    const name = element("th", line.name);
+    name.scope = "row";
+    const source = element("td");
+    source.append(element("span", line.kind, "kind " + line.kind), element("span", line.label, "source"));
+    const same = (l) => l.key === line.key && l.name.replace(/[\d,]+/g, "") === line.name.replace(/[\d,]+/g, "");
+    const before = pinned ? [element("td", pinned.lines.find(same)?.value ?? "-", "was")] : [];
+    return row([name, element("td", line.value), ...before, source]);
+  }));
+}
+
+function show_what_if(rows) {
+  $("what_if_part").hidden = rows.length === 0;
+  const head = row([["change"], ["device seconds", "n"], ["$/M output", "n"], ["saved", "n"]], "th");
+  $("what_if").replaceChildren(head, ...rows.map((w) => row([[w.change], [w.device_s.toFixed(4), "n"], [money(w.usd_per_mtok), "n"], [`${Math.round(w.saved * 100)}%`, "n"]])));
 }
 
 function amount(bytes) {
@@ -292,6 +309,12 @@ $("key").addEventListener("change", () => {
 ask.addEventListener("input", (event) => { if (event.target.name && choices) changed(); });
 ask.addEventListener("submit", (event) => event.preventDefault());
 $("formulas").addEventListener("change", () => { $("explain").hidden = !$("formulas").checked; });
+$("pin").addEventListener("click", () => {
+  pinned = pinned ? null : shown;
+  $("pin").setAttribute("aria-pressed", String(pinned !== null));
+  $("pin").textContent = pinned ? "Unpin" : "Pin for comparison";
+  if (shown) show_numbers(shown);
+});
 $("rank").addEventListener("toggle", () => { if ($("rank").open && choices) rank(); });
 $("reset").addEventListener("click", () => { location.search = ""; });
 $("add_provider").addEventListener("submit", (event) => {
