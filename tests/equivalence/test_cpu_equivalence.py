@@ -133,6 +133,27 @@ def test_shared_walk_equals_apart(family: str) -> None:
     assert world.events["shared_walk"] == 3
 
 
+@pytest.mark.parametrize("isa", HERE[1:] or HERE)
+@pytest.mark.parametrize("threads", [2, 3])
+def test_long_walks_cut_over_segments(threads: int, isa: Isa) -> None:
+    """One token after a thousand: its segments are walked by several workers, with and without a shared walk before them."""
+    lengths, prefix = (1090, 1084), 512
+    batch = sequences(VOCAB, lengths, seed=11)
+    batch[1][:prefix] = batch[0][:prefix]
+    want = [World(*model("llama"), [s], isa=isa, threads=1).run(whole([len(s)]))[0] for s in batch]
+    world = World(*model("llama"), batch, isa=isa, threads=threads, evict=False)
+    world.step([(0, prefix)])
+    world.fork(1, 0, prefix)
+    walk = (SharedWalk((0, 1), prefix),)
+    world.step([(0, 570), (1, 565)], walk)
+    world.step([(0, 2), (1, 1)], walk)
+    world.step([(1, 1), (0, 1)])
+    for _ in range(3):
+        world.step([(0, 1), (1, 1)], walk)
+    got = world.run([[(0, 1)], [(1, 1)], [(1, 1), (0, 1)]])
+    assert differing(got, want) == 0
+
+
 def test_recomputed_after_preemption() -> None:
     """A sequence dropped in the middle and computed again in other blocks, which hold what others left there."""
     want = cold("mistral", "F32", HERE[-1], "bf16", LONG)

@@ -10,7 +10,9 @@ namespace {
 
 constexpr int64_t kTileBytes = 384 << 10;  // queries, scores and outputs of a tile stay in a core's second-level cache
 constexpr int64_t kTasksPerWorker = 6;
-constexpr int64_t kSplitRows = 64;  // tiles of more rows are never cut over segments: their states would take too much room
+constexpr int64_t kBundlesPerWorker = 3;  // of what is left
+constexpr int64_t kSplitStates = 16384;   // a tile is not cut over segments where its states would take more rows than that
+constexpr int64_t kLeastWork = 64 << 10;  // multiply-adds worth the waking of a worker: about a microsecond
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -39,11 +41,12 @@ struct Planner {
   void cut(AttendPhase& phase, int64_t from, int64_t tokens, int span, int64_t begin, bool keep, int64_t keep_end) {
     const int64_t end = static_cast<int64_t>(plan.tokens.size());
     for (int64_t entry = from; entry < end; entry += tokens) {
-      TileRef tile{entry, std::min(tokens, end - entry), span, begin, keep_end, -1, begin > 0 && !keep, keep};
+      TileRef tile{entry, std::min(tokens, end - entry), span, begin, keep_end, 0, keep_end * segment, -1, 1, 0, begin > 0 && !keep, keep};
       if (!keep) {
-        const int64_t low = positions[plan.tokens[entry]], high = positions[plan.tokens[entry + tile.count - 1]];
-        tile.begin = std::max(begin, first_key(shape, low) / segment);
-        tile.end = std::max(tile.begin, high / segment + 1);
+        tile.first = std::max(begin * segment, first_key(shape, positions[plan.tokens[entry]]));
+        tile.last = positions[plan.tokens[entry + tile.count - 1]] + 1;
+        tile.begin = tile.first / segment;
+        tile.end = std::max(tile.begin, divide_up(tile.last, segment));
       }
       phase.tiles.push_back(tile);
     }
@@ -87,29 +90,55 @@ struct Planner {
     }
   }
 
+  // Multiply-adds of a KV head's walk over segments [begin, end); reading the keys counts as one row more.
+  int64_t work(const TileRef& t, int64_t begin, int64_t end) const {
+    const int64_t keys = std::max<int64_t>(0, std::min(end * segment, t.last) - std::max(begin * segment, t.first));
+    return (t.count * group() + 1) * keys * (shape.k_dim + shape.v_dim);
+  }
+
   // A tile that is much longer than a fair share is cut over its segments.
-  int64_t assign(AttendPhase& phase, int64_t partial_rows) {
-    const auto cost = [&](const TileRef& t) { return t.count * group() * (t.end - t.begin); };
-    int64_t total = 0;
-    for (const TileRef& t : phase.tiles) total += cost(t) * shape.kv_heads;
-    const int64_t fair = std::max<int64_t>(1, total / (workers * kTasksPerWorker));
+  void assign(AttendPhase& phase) {
+    int64_t total = 0, partial_rows = 0;
+    for (const TileRef& t : phase.tiles) total += work(t, t.begin, t.end) * shape.kv_heads;
+    const int64_t fair = std::max(kLeastWork, total / (workers * kTasksPerWorker));
     for (size_t i = phase.tiles.size(); i-- > 0;) {  // the longest walks are the last ones of a prompt
       TileRef& tile = phase.tiles[i];
-      const int64_t segments = tile.end - tile.begin, rows = tile.count * group();
-      const bool split = workers > 1 && segments > 1 && rows <= kSplitRows && cost(tile) > fair;
-      const int64_t size = split ? std::max<int64_t>(1, fair / rows) : segments;
-      if (split) {
-        tile.partial = partial_rows;
-        partial_rows += shape.kv_heads * segments * rows;
+      const int64_t segments = tile.end - tile.begin, states = segments * tile.count * group() * shape.kv_heads;
+      const int64_t all = work(tile, tile.begin, tile.end);
+      int64_t size = std::max<int64_t>(1, segments);
+      if (workers > 1 && segments > 1 && states <= kSplitStates && all > fair) {
+        size = std::max<int64_t>(1, segments * fair / all);
+        tile.parts = divide_up(segments, size);
+        tile.partial = std::exchange(partial_rows, partial_rows + states);
+        tile.counter = static_cast<int64_t>(plan.parts.size());
+        plan.parts.insert(plan.parts.end(), static_cast<size_t>(shape.kv_heads), static_cast<int32_t>(tile.parts));
       }
       for (int64_t head = 0; head < shape.kv_heads; ++head) {
-        if (split) phase.merges.push_back({static_cast<int>(i), head});
-        for (int64_t begin = tile.begin; begin == tile.begin || begin < tile.end; begin += std::max<int64_t>(1, size)) {
+        for (int64_t part = 0; part < tile.parts; ++part) {
+          const int64_t begin = tile.begin + part * size;
           phase.tasks.push_back({static_cast<int>(i), head, begin, std::min(begin + size, tile.end)});
         }
       }
     }
-    return partial_rows;
+    plan.partials = std::max(plan.partials, partial_rows);
+    bundle(phase, total);
+  }
+
+  // Runs of tasks, shorter and shorter: neighbours are taken together so that a worker knows what it reads next.
+  void bundle(AttendPhase& phase, int64_t left) const {
+    int64_t taken = 0, most = 0;
+    for (size_t i = 0; i < phase.tasks.size(); ++i) {
+      const TileTask& task = phase.tasks[i];
+      if (i == 0 || taken >= most) {
+        phase.bundles.push_back(static_cast<int64_t>(i));
+        taken = 0;
+        most = std::max(kLeastWork, left / (workers * kBundlesPerWorker));
+      }
+      const int64_t now = work(phase.tiles[task.tile], task.begin, task.end);
+      taken += now;
+      left -= now;
+    }
+    phase.bundles.push_back(static_cast<int64_t>(phase.tasks.size()));
   }
 };
 
@@ -146,19 +175,25 @@ AttentionState state_at(float* memory, int64_t all_rows, int64_t row, int64_t wi
 
 }  // namespace
 
+int64_t Program::Impl::key_segment() const {
+  return (options.faults & kFaultBlockSegments) != 0 ? std::min(options.block_size, kKeySegment) : kKeySegment;
+}
+
 void Program::Impl::plan_attention() {
   int64_t worker_bytes = 0, partial_bytes = 0, shared_bytes = 0;
   for (size_t i = 0; i < shapes.size(); ++i) {
     const AttendShape& shape = shapes[i];
-    const int64_t segment = (options.faults & kFaultBlockSegments) != 0 ? std::min(options.block_size, kKeySegment) : kKeySegment;
     plans[i] = AttendPlan();
-    Planner planner{shape, *step, positions, pool.size(), segment, plans[i], {}};
+    Planner planner{shape, *step, positions, pool.size(), key_segment(), plans[i], {}};
     planner.share();
     planner.own();
     const int64_t state = (v_stride(shape.v_dim) + 2) * static_cast<int64_t>(sizeof(float));
-    plans[i].shared_partials = planner.assign(plans[i].shared, 0);
-    plans[i].own_partials = planner.assign(plans[i].own, 0);
-    partial_bytes = std::max(partial_bytes, std::max(plans[i].shared_partials, plans[i].own_partials) * state);
+    planner.assign(plans[i].shared);
+    planner.assign(plans[i].own);
+    const std::vector<int32_t>& parts = plans[i].parts;
+    if (!parts.empty()) plans[i].left = std::make_unique<std::atomic<int32_t>[]>(parts.size());
+    for (size_t k = 0; k < parts.size(); ++k) plans[i].left[k].store(parts[k], std::memory_order_relaxed);
+    partial_bytes = std::max(partial_bytes, plans[i].partials * state);
     if (!plans[i].shared.tiles.empty()) shared_bytes = std::max(shared_bytes, step->rows * shape.heads * state);
     worker_bytes = std::max(worker_bytes, TileMemory::bytes(shape, most_rows(shape)));
   }
@@ -177,13 +212,12 @@ struct Program::Impl::AttendRun {
   const AttendShape& shape;
   const AttendPlan& plan;
   const AttendPhase& phase;
-  int64_t partial_rows;
 
   int64_t group() const { return shape.heads / shape.kv_heads; }
   int64_t width() const { return v_stride(shape.v_dim); }
+  int64_t segment() const { return impl.key_segment(); }
 
-  AttentionTile make_tile(const TileRef& ref, int64_t kv_head, const TileMemory& memory, bool queries) const {
-    const int64_t segment = (impl.options.faults & kFaultBlockSegments) != 0 ? std::min(impl.options.block_size, kKeySegment) : kKeySegment;
+  AttentionTile make_tile(const TileRef& ref, int64_t kv_head, const TileMemory& memory) const {
     for (int64_t i = 0; i < ref.count; ++i) {
       const int32_t token = plan.tokens[ref.entry + i];
       const float* q = impl.row(op.q, token) + kv_head * group() * shape.k_dim;
@@ -191,7 +225,7 @@ struct Program::Impl::AttendRun {
         const int64_t r = i * group() + h;
         memory.first[r] = first_key(shape, impl.positions[token]);
         memory.last[r] = impl.positions[token] + 1;
-        if (queries) impl.attention.scale(q + h * shape.k_dim, op.scale, memory.q + r * shape.k_dim, shape.k_dim);
+        impl.attention.scale(q + h * shape.k_dim, op.scale, memory.q + r * shape.k_dim, shape.k_dim);
       }
     }
     const bool split_k = (impl.options.faults & kFaultSplitK) != 0;
@@ -204,7 +238,7 @@ struct Program::Impl::AttendRun {
             memory.first,
             memory.last,
             op.softcap,
-            segment,
+            segment(),
             split_k};
   }
 
@@ -233,46 +267,60 @@ struct Program::Impl::AttendRun {
 
   AttentionState partial(const TileRef& ref, int64_t kv_head, int64_t s) const {
     const int64_t rows = ref.count * group(), at = ref.partial + (kv_head * (ref.end - ref.begin) + s - ref.begin) * rows;
-    return state_at(impl.partials.as<float>(), partial_rows, at, width());
+    return state_at(impl.partials.as<float>(), plan.partials, at, width());
   }
 
-  void walk(const TileTask& task, int worker) const {
+  // What follows segment s of a task: its next one, or the first one of the next task of the bundle.
+  AttentionAhead ahead(int64_t task, int64_t s, int64_t bundle_end) const {
+    const bool same = s + 1 < phase.tasks[task].end;
+    if (!same && task + 1 >= bundle_end) return {nullptr, 0, 0, 0};
+    const TileTask& next = phase.tasks[same ? task : task + 1];
+    const TileRef& ref = phase.tiles[next.tile];
+    const int64_t from = (same ? s + 1 : next.begin) * segment();
+    return {impl.step->tables[shape.group][ref.span].blocks, next.kv_head, std::max(from, ref.first), ref.last};
+  }
+
+  void walk(int64_t number, int64_t bundle_end, int worker) const {
+    const TileTask& task = phase.tasks[number];
     const TileRef& ref = phase.tiles[task.tile];
     const TileMemory memory(shape, ref.count * group(), impl.scratch[worker].memory.data());
-    const AttentionTile tile = make_tile(ref, task.kv_head, memory, true);
+    const AttentionTile tile = make_tile(ref, task.kv_head, memory);
     if (ref.partial >= 0) {
-      for (int64_t s = task.begin; s < task.end; ++s) impl.attention.segment(tile, s, memory.scratch, partial(ref, task.kv_head, s));
-      return;
+      for (int64_t s = task.begin; s < task.end; ++s) {
+        impl.attention.segment(tile, s, ahead(number, s, bundle_end), memory.scratch, partial(ref, task.kv_head, s));
+      }
+      std::atomic<int32_t>& left = plan.left[ref.counter + task.kv_head];
+      if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+      left.store(static_cast<int32_t>(ref.parts), std::memory_order_relaxed);  // for the next layer
+      return join(ref, tile, memory.total);
     }
     if (ref.initial) exchange(ref, task.kv_head, memory.total, false);
     for (int64_t s = ref.begin; s < ref.end; ++s) {
       const bool fresh = s == ref.begin && !ref.initial;
-      impl.attention.segment(tile, s, memory.scratch, fresh ? memory.total : memory.part);
+      impl.attention.segment(tile, s, ahead(number, s, bundle_end), memory.scratch, fresh ? memory.total : memory.part);
       if (!fresh) impl.attention.merge(tile, s, memory.part, memory.total);
     }
     end_tile(ref, tile, memory.total);
   }
 
-  void join(const std::pair<int, int64_t>& which, int worker) const {
-    const TileRef& ref = phase.tiles[which.first];
-    const TileMemory memory(shape, ref.count * group(), impl.scratch[worker].memory.data());
-    const AttentionTile tile = make_tile(ref, which.second, memory, false);
-    if (ref.initial) exchange(ref, which.second, memory.total, false);
-    for (int64_t s = ref.begin; s < ref.end; ++s) impl.attention.merge(tile, s, partial(ref, which.second, s), memory.total);
-    end_tile(ref, tile, memory.total);
+  void join(const TileRef& ref, const AttentionTile& tile, const AttentionState& total) const {
+    if (ref.initial) exchange(ref, tile.kv_head, total, false);
+    for (int64_t s = ref.begin; s < ref.end; ++s) impl.attention.merge(tile, s, partial(ref, tile.kv_head, s), total);
+    end_tile(ref, tile, total);
   }
 
   void run() const {
-    impl.pool.parallel(static_cast<int64_t>(phase.tasks.size()), [this](int64_t i, int worker) { walk(phase.tasks[i], worker); });
-    impl.pool.parallel(static_cast<int64_t>(phase.merges.size()), [this](int64_t i, int worker) { join(phase.merges[i], worker); });
+    impl.pool.parallel(static_cast<int64_t>(phase.bundles.size()) - 1, [this](int64_t bundle, int worker) {
+      for (int64_t i = phase.bundles[bundle]; i < phase.bundles[bundle + 1]; ++i) walk(i, phase.bundles[bundle + 1], worker);
+    });
   }
 };
 
 void Program::Impl::run_attend(const AttendOp& op) {
   const AttendShape& shape = shapes[op.shape];
   const AttendPlan& plan = plans[op.shape];
-  if (!plan.shared.tiles.empty()) AttendRun{*this, op, shape, plan, plan.shared, plan.shared_partials}.run();
-  AttendRun{*this, op, shape, plan, plan.own, plan.own_partials}.run();
+  if (!plan.shared.tiles.empty()) AttendRun{*this, op, shape, plan, plan.shared}.run();
+  AttendRun{*this, op, shape, plan, plan.own}.run();
 }
 
 }  // namespace ridgeline

@@ -1,6 +1,8 @@
 // The inside of a Program, shared by program*.cc.
 #pragma once
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,9 +93,12 @@ struct TileRef {
   int64_t entry, count;  // entries of AttendPlan::tokens
   int span;              // whose block table is walked
   int64_t begin, end;
-  int64_t partial;  // where its segments' states go, in rows; -1: the tile is walked by one task
-  bool initial;     // goes on from a shared walk
-  bool keep;        // a shared walk: the state is kept, not finished
+  int64_t first, last;  // keys [first, last) are seen by some of them
+  int64_t partial;      // where its segments' states go, in rows; -1: the tile is walked by one task
+  int64_t parts;        // tasks per KV head
+  int64_t counter;      // of KV head 0, in AttendPlan::left
+  bool initial;         // goes on from a shared walk
+  bool keep;            // a shared walk: the state is kept, not finished
 };
 struct TileTask {
   int tile;
@@ -102,13 +107,15 @@ struct TileTask {
 struct AttendPhase {
   std::vector<TileRef> tiles;
   std::vector<TileTask> tasks;
-  std::vector<std::pair<int, int64_t>> merges;  // (tile, kv head) of tiles walked by several tasks
+  std::vector<int64_t> bundles;  // first task of each run of tasks that a worker takes at once, and the end of the last
 };
 struct AttendPlan {
   std::vector<int32_t> tokens;
   AttendPhase shared, own;
-  int64_t shared_partials = 0, own_partials = 0;  // rows of states kept apart until merged
-  int64_t flops = 0, keys = 0;                    // multiply-adds times two; (span, key) pairs read
+  int64_t partials = 0;                          // rows of states kept apart until merged
+  std::vector<int32_t> parts;                    // tasks of each (tile, KV head) walked by several tasks
+  std::unique_ptr<std::atomic<int32_t>[]> left;  // how many of them are not done; whoever ends the last one merges
+  int64_t flops = 0, keys = 0;                   // multiply-adds times two; (span, key) pairs read
 };
 
 struct WorkerScratch {
@@ -170,6 +177,7 @@ struct Program::Impl {
   void run_linear(const Instruction& instruction);
   // program_attend.cc
   struct AttendRun;
+  int64_t key_segment() const;  // kKeySegment, unless broken on purpose
   void plan_attention();
   void run_attend(const AttendOp& op);
 };

@@ -38,11 +38,18 @@ struct AttentionScratch {
   float* scores;  // [rows, kKeySegment]
 };
 
+// Keys [from, to), by position, that the same worker reads next: a hint, so that they are on their way. Empty for none.
+struct AttentionAhead {
+  const int32_t* table;
+  int64_t kv_head, from, to;
+};
+
 constexpr int64_t v_stride(int64_t v_dim) { return (v_dim + 15) / 16 * 16; }
 
 struct AttentionKernels {
   // State of segment `s` alone, for rows that see any of its keys; the others are left as they are.
-  void (*segment)(const AttentionTile& tile, int64_t s, const AttentionScratch& scratch, const AttentionState& state);
+  void (*segment)(const AttentionTile& tile, int64_t s, const AttentionAhead& ahead, const AttentionScratch& scratch,
+                  const AttentionState& state);
   // total = total followed by segment `s`; a row whose first segment is `s` takes it as it is.
   void (*merge)(const AttentionTile& tile, int64_t s, const AttentionState& part, const AttentionState& total);
   // Output of row `row`, [v_dim].

@@ -1,0 +1,138 @@
+// What the attention kernels share: a row's keys in a segment, the way through a block table, the softmax of a row.
+// On lanes of `Vec`; included once per instruction set, after its vec_*.h.
+#pragma once
+#include <cstdint>
+
+#include "ops/attention.h"
+#include "ops/half.h"
+#include "ops/math_impl.h"
+
+namespace ridgeline {
+namespace {
+
+constexpr int64_t kLanes = Vec::kLanes;
+constexpr int kRowBlock = 6;
+constexpr int kVectors = Vec::kScoreVectors;
+
+struct LoadF32 {
+  using T = float;
+  static Reg load(const T* p) { return Vec::load(p); }
+  static float one(T x) { return x; }
+};
+struct LoadBf16 {
+  using T = uint16_t;
+  static Reg load(const T* p) { return Vec::load_bf16(p); }
+  static float one(T x) { return bf16_to_float(x); }
+};
+struct LoadF16 {
+  using T = uint16_t;
+  static Reg load(const T* p) { return Vec::load_f16(p); }
+  static float one(T x) { return f16_to_float(x); }
+};
+
+// f.run<R, N>() for sizes found at run time: at most kRowBlock rows, and kMost vectors or more.
+template <int N, typename F>
+inline void with_rows(int64_t rows, const F& f) {
+  switch (rows) {
+    case 1:
+      return f.template run<1, N>();
+    case 2:
+      return f.template run<2, N>();
+    case 3:
+      return f.template run<3, N>();
+    case 4:
+      return f.template run<4, N>();
+    case 5:
+      return f.template run<5, N>();
+    default:
+      return f.template run<6, N>();
+  }
+}
+template <int kMost, typename F>
+inline void with_block(int64_t rows, int64_t vectors, const F& f) {
+  if (vectors == 1) return with_rows<1>(rows, f);
+  if constexpr (kMost > 2) {
+    if (vectors == 2) return with_rows<2>(rows, f);
+    if (vectors == 3) return with_rows<3>(rows, f);
+  }
+  with_rows<kMost>(rows, f);
+}
+
+inline int64_t at_least(int64_t x, int64_t low) { return x < low ? low : x; }
+inline int64_t at_most(int64_t x, int64_t high) { return x < high ? x : high; }
+inline int64_t lanes_down(int64_t x) { return x / kLanes * kLanes; }
+inline int64_t lanes_up(int64_t x) { return (x + kLanes - 1) / kLanes * kLanes; }
+
+// Keys [from, to) counted from the segment's start; empty where from >= to.
+struct Range {
+  int64_t from, to;
+  bool empty() const { return from >= to; }
+  bool operator==(const Range& o) const { return from == o.from && to == o.to; }
+};
+
+struct Walk {
+  const AttentionTile& tile;
+  const AttentionScratch& scratch;
+  int64_t base;  // position of the segment's first key
+
+  Range row(int64_t r) const { return {at_least(tile.first[r] - base, 0), at_most(tile.last[r] - base, tile.segment)}; }
+  // Union and intersection of the ranges of rows [r0, r1).
+  Range any(int64_t r0, int64_t r1) const {
+    Range all{tile.segment, 0};
+    for (int64_t r = r0; r < r1; ++r) {
+      const Range mine = row(r);
+      if (!mine.empty()) all = {at_most(mine.from, all.from), at_least(mine.to, all.to)};
+    }
+    return all;
+  }
+  Range common(int64_t r0, int64_t r1) const {
+    Range all{0, tile.segment};
+    for (int64_t r = r0; r < r1; ++r) {
+      const Range mine = row(r);
+      all = {at_least(mine.from, all.from), at_most(mine.to, all.to)};
+    }
+    return all;
+  }
+  int64_t block(int64_t key) const { return tile.table[(base + key) / tile.pool->block_size]; }
+  int64_t slot(int64_t key) const { return (base + key) % tile.pool->block_size; }
+  // One past the last key that lies in the same block as `key`.
+  int64_t block_end(int64_t key) const { return key + tile.pool->block_size - slot(key); }
+};
+
+// Turns a row's scores into exp(score - max), and its max and sum.
+void softmax_row(float* scores, Range keys, float cap, float* largest, float* sum) {
+  const Reg none = constant(-__builtin_inff()), c = constant(cap), inverse = constant(cap == 0 ? 0.0f : 1.0f / cap);
+  const int64_t begin = lanes_down(keys.from), end = lanes_up(keys.to);
+  if (cap != 0) {
+    for (int64_t i = begin; i < end; i += kLanes) Vec::store(scores + i, softcap_lanes(Vec::load(scores + i), c, inverse));
+  }
+  // Lanes outside of the range hold anything: only the first and the last vector have some.
+  const auto hide = [&](int64_t i) {
+    Vec::store(scores + i, Vec::select(Vec::lanes(keys.from - i, keys.to - i), Vec::load(scores + i), none));
+  };
+  if (begin < keys.from) hide(begin);
+  if (end > keys.to) hide(end - kLanes);
+  Reg best = none;
+  for (int64_t i = begin; i < end; i += kLanes) best = Vec::max(best, Vec::load(scores + i));
+  const float top = Vec::largest(best);
+  Reg total = Vec::zero();
+  for (int64_t i = begin; i < end; i += kLanes) {
+    const Reg p = exp_lanes(Vec::sub(Vec::load(scores + i), constant(top)));
+    Vec::store(scores + i, p);
+    total = Vec::add(total, p);
+  }
+  *largest = top;
+  *sum = Vec::sum(total);
+}
+
+// Rows [r0, r1), which all see `keys`.
+void softmax_rows(const Walk& w, int64_t r0, int64_t r1, Range keys, const AttentionState& state) {
+  const int64_t width = v_stride(w.tile.pool->v_dim);
+  for (int64_t r = r0; r < r1; ++r) {
+    softmax_row(w.scratch.scores + r * kKeySegment, keys, w.tile.softcap, state.largest + r, state.sum + r);
+    for (int64_t i = 0; i < width; i += kLanes) Vec::store(state.out + r * width + i, Vec::zero());
+  }
+}
+
+}  // namespace
+}  // namespace ridgeline
