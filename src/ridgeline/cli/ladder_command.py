@@ -20,6 +20,18 @@ def _time(name: str, help_: str) -> Any:
     return typer.Option(name, parser=lambda text: units.seconds(text, name), metavar="TIME", help=help_)
 
 
+def _load(preset: str, given: dict[str, int | None]) -> Any:
+    """The preset with what was given in its place."""
+    from ridgeline.bench.ladder_plan import PRESETS
+    from ridgeline.errors import UserError
+
+    if preset not in PRESETS:
+        known = ", ".join(PRESETS)
+        raise UserError(f"--preset is {preset!r}, must be one of {known}", field="--preset", value=preset, limit=known)
+    changes: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    return replace(PRESETS[preset], **changes)
+
+
 def ladder(
     model: args.Model,
     preset: Annotated[str, typer.Option(metavar="NAME", help="workshop, workshop-quarter, mixed, code or tiny.")] = "workshop",
@@ -60,18 +72,11 @@ def ladder(
       ridgeline bench ladder smollm2 --seconds 3m      in pieces: repeat until nothing is left
     """
     from ridgeline.bench.ladder import LadderOptions, run
-    from ridgeline.bench.ladder_plan import PRESETS
     from ridgeline.bench.ladder_show import as_json, document, render
     from ridgeline.bench.report_json import to_json
     from ridgeline.cli.output import note, print_json
-    from ridgeline.errors import UserError
 
-    if preset not in PRESETS:
-        raise UserError(
-            f"--preset is {preset!r}, must be one of {', '.join(PRESETS)}", field="--preset", value=preset, limit=tuple(PRESETS)
-        )
-    given: dict[str, Any] = {"requests": requests, "shared": shared, "own": own, "output": output, "slots": slots}
-    load = replace(PRESETS[preset], **{k: v for k, v in given.items() if v is not None})
+    load = _load(preset, {"requests": requests, "shared": shared, "own": own, "output": output, "slots": slots})
     where = folder or Path(f"ladder-{Path(model).stem}-{preset}")
     asked = LadderOptions(
         model, load, where, rounds, threads, transformers_python, transformers_dtype, tuple(rung or ()),

@@ -66,9 +66,8 @@ def quality(
     lengths = () if no_tasks else tuple(needle or (512, 1024))
     gate = Gate(max_kl, max_kl_p999, min_top1, max_ppl, max_tasks, max_needles)
     candidates = tuple(load(model, dtype) for dtype in kv_cache_dtype or ["auto"])
-    asked = QualityOptions(
-        candidates, load(against or model, base_kv_cache_dtype), positions, window, not no_tasks, lengths, gate, text
-    )  # fmt: skip
+    base = load(against or model, base_kv_cache_dtype)
+    asked = QualityOptions(candidates, base, positions, window, not no_tasks, lengths, gate, text)
     report = run(asked, note)
     if json:
         print_json(report.as_json() | {"report": to_json(document(report))})
