@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 import ridgeline.cli.args as args
+from ridgeline.cli.bench_spec import spec
 from ridgeline.cli.report_command import report
 
 bench = typer.Typer(rich_markup_mode=None, help="Measure this machine and this engine.", no_args_is_help=False)
 bench.command("report")(report)
+bench.command("spec")(spec)
 
 
 @bench.callback(invoke_without_command=True)

@@ -113,7 +113,7 @@ def load(options: Options) -> LoadedModel:
     limits = Limits(model.plan.max_model_len, text.vocab_size, text.stop_ids)
     draft = None
     if model.draft is not None:
-        draft = LoadedDraft(model.draft.plan, load_program(model.draft), model.draft.costs())
+        draft = LoadedDraft(model.draft.plan, load_program(model.draft), model.draft.costs(), model.draft.spec.tensors)
     return LoadedModel(model.plan, program, model.spec.tensors, text, limits, perf_counter() - start, draft)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ridgeline.backends.base import Program
 from ridgeline.engine.speculate import Seconds, Speculator
 from ridgeline.errors import InternalError, UnsupportedError
+from ridgeline.formats.tensors import Tensor
 from ridgeline.graph.caches import cache_groups
 from ridgeline.kv.manager import KvCache
 from ridgeline.options import Plan, SpeculativeConfig
@@ -21,11 +22,12 @@ from ridgeline.spec.ngram import NgramProposer
 
 @dataclass(frozen=True, eq=False)
 class LoadedDraft:
-    """A packed draft model: its own plan, program and costs."""
+    """A packed draft model: its own plan, program and costs; tensors as in its file, for byte counts."""
 
     plan: Plan
     program: Program
     costs: GraphCost
+    tensors: Mapping[str, Tensor]
 
 
 def make_speculator(plan: Plan, costs: Callable[[], GraphCost], vocab: int, draft: LoadedDraft | None = None) -> Speculator | None:
