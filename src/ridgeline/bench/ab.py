@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from ridgeline.bench.client_metrics import Figures
+from ridgeline.bench.engines import engine, program
 from ridgeline.bench.serve import context_of, seqs_of
 from ridgeline.bench.serve_cells import Bench, Cell
 from ridgeline.bench.serve_options import ServeOptions, Source
@@ -57,7 +58,7 @@ class AbOptions:
         if not 1 <= self.rounds <= MAX_ROUNDS:
             raise UserError(f"--rounds is {self.rounds}, must be from 1 to {MAX_ROUNDS}", field="--rounds", value=self.rounds)
         if self.name_a == self.name_b:
-            raise UserError(f"both sides are called {self.name_a}", field="--name-b", value=self.name_b, remedy="name them apart")
+            raise UserError(f"both sides are called {self.name_a}", field="--name-b", value=self.name_b, remedy="name them apart with --name-a and --name-b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +169,9 @@ def side(text: str, model: str | None, common: Source) -> tuple[Source, str]:
         if words[1:]:
             raise UserError(f"{text!r}: a server that runs takes no options", field="--a", value=text)
         return replace(common, url=words[0], model=None), words[0]
-    engine, _, program = words[0].partition("=")
+    name, _, path = words[0].partition("=")
+    program(engine(name), path or None)  # before anything is started
     if model is None:
-        raise UserError(f"{engine} needs a MODEL to serve", field="MODEL", remedy="like: ridgeline bench ab smollm2 --b llama.cpp")
-    found = replace(common, url=None, model=model, engine=engine, engine_path=program or None, engine_args=tuple(words[1:]))
-    return found, " ".join([engine, *words[1:]])
+        raise UserError(f"{name} needs a MODEL to serve", field="MODEL", remedy="like: ridgeline bench ab smollm2 --b llama.cpp")
+    found = replace(common, url=None, model=model, engine=name, engine_path=path or None, engine_args=tuple(words[1:]))
+    return found, " ".join([name, *words[1:]])

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from ridgeline.bench.client import Client
 
-_LINE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{[^}]*\})? +([^ ]+)", re.M)
+_LINE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{[^}\n]*\})? +(\S+)", re.M)
 _KV = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage", "llamacpp:kv_cache_usage_ratio")
 _EVERY_S = 1.0
 
