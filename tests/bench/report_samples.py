@@ -101,5 +101,5 @@ def whole_document() -> ReportDocument:
         (Prediction("SmolLM2, prompt 128, 1 at a time", "TPOT ms", 11.5, 12.0, 0.01), Prediction("1B, 16", "throughput tok/s", 30.0, 22.0)),
         (Comparison("ridgeline", "llama-server", "output tok/s", 1.43, 1.31, 1.55, SENTENCE, 10, True),),
         (Table("Quality", ("switch", "mean KL", "top-1"), (("KV int8", 0.002, 0.991), ("KV <int4>", None, 0.93)), "against bf16 KV"),),
-        {"TTFT": "sent to first content token", "TPOT": "(e2e - TTFT) / (n - 1)"}, ("a remark with <b>marks</b>",),
+        {"ttft_ms": "sent to first content token", "tpot_ms": "(e2e - TTFT) / (n - 1)"}, ("a remark with <b>marks</b>",),
     )  # fmt: skip

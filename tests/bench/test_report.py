@@ -14,7 +14,7 @@ from ridgeline.bench.report import report
 from ridgeline.bench.report_blocks import Grid, Words, markdown
 from ridgeline.bench.report_json import documents_of
 from ridgeline.bench.report_ladder import gains, ladder_part
-from ridgeline.bench.report_parts import error, prediction_part
+from ridgeline.bench.report_parts import curve_predictions, error, prediction_part
 from ridgeline.bench.report_reported import rows
 from ridgeline.bench.report_schema import Ladder, Prediction, ReportDocument, Rung
 
@@ -104,6 +104,14 @@ def test_errors_are_of_the_prediction_over_the_measurement() -> None:
     (grid,) = [b for b in prediction_part([ReportDocument("p", "p", predictions=cells)]) if isinstance(b, Grid)]
     assert [r[3] for r in grid.rows] == ["+10.0%", "-20.0%", None]
     assert grid.note == "Median error 15.0%, worst 20.0% (b)."
+
+
+def test_cells_of_a_sweep_that_were_predicted_stand_beside_the_measured_ones() -> None:
+    (first, *_) = [p for p in curve_predictions(whole_document().curves[0]) if p.metric == "output tok/s"]
+    point = whole_document().curves[0].points[0]
+    assert (first.predicted, first.measured, first.steal) == (point.predicted_output_tok_s, point.output_tok_s, 0.01)
+    text = report([whole_document()]).markdown
+    assert "ridgeline, chat, 1 requests at once" in text and "- TPOT: (e2e - TTFT) / (n - 1)" in text
 
 
 def test_a_significant_loss_is_marked() -> None:

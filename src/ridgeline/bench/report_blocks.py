@@ -60,7 +60,15 @@ class Beside:
     grids: Sequence[Grid]
 
 
-Block = Heading | Words | Grid | Figure | Commands | Beside
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """(term, meaning) pairs that open when asked for."""
+
+    title: str
+    pairs: Sequence[tuple[str, str]]
+
+
+Block = Heading | Words | Grid | Figure | Commands | Beside | Folded
 
 PAGE_STYLE = """
 :root { color-scheme: light dark; --paper: light-dark(#fbfbfa, #16181a); --ink: light-dark(#1d2022, #e7e6e3);
@@ -85,6 +93,8 @@ th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px so
 th { font-weight: 600; color: var(--quiet); } td.n, th.n { text-align: right; white-space: nowrap; } td.short { white-space: nowrap; }
 .apart { border: 1px dashed var(--quiet); border-radius: .5rem; padding: .5rem 1rem; margin: 1rem 0; background: var(--own); }
 .under { color: var(--quiet); font-size: .85rem; }
+summary { cursor: pointer; font-size: .875rem; } dl { margin: .3rem 0 1rem; font-size: .875rem; max-width: 46rem; }
+dt { font-weight: 600; } dd { margin: 0 0 .3rem; color: var(--quiet); }
 pre { background: var(--own); border-radius: .4rem; padding: .6rem .8rem; overflow-x: auto; font-size: .82rem; margin: .5rem 0; }
 .many { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: 0 1.5rem; }
 .many .wide svg { min-width: 0; }
@@ -123,6 +133,9 @@ def _html(b: Block) -> str:
             return b.drawn
         case Beside():
             return f'<div class="many">{"".join(f"<div>{_html_grid(g)}</div>" for g in b.grids)}</div>'
+        case Folded():
+            inner = "".join(f"<dt>{esc(k)}</dt><dd>{esc(v)}</dd>" for k, v in b.pairs)
+            return f"<details><summary>{esc(b.title)}</summary><dl>{inner}</dl></details>"
         case Commands():
             return f'<pre tabindex="0">{esc(chr(10).join(b.lines))}</pre>' if b.lines else ""
 
@@ -179,6 +192,8 @@ def _markdown(b: Block) -> list[str]:
             rows = ["| " + " | ".join(_md(shown(c)) for c in r) + " |" for r in b.rows]
             rule = "|" + "|".join("---:" if n else "---" for n in _numeric_columns(b)) + "|"
             return [*title, "| " + " | ".join(_md(c) for c in b.columns) + " |", rule, *rows, "", *([_md(b.note), ""] if b.note else [])]
+        case Folded():
+            return [f"{_md(b.title)}:", "", *(f"- {_md(k)}: {_md(v)}" for k, v in b.pairs), ""]
         case Beside():
             return [line for g in b.grids for line in _markdown(g)]
         case Figure():

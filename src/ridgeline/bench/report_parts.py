@@ -10,10 +10,15 @@ from statistics import median
 
 from ridgeline.bench.plots import Note, Rule, Series, cdf_plot, line_plot, roofline_plot
 from ridgeline.bench.plots_bars import Stay, gantt_plot
-from ridgeline.bench.report_blocks import Beside, Block, Commands, Figure, Grid, Heading, Words, shown
+from ridgeline.bench.report_blocks import Beside, Block, Commands, Figure, Folded, Grid, Heading, Words, shown
 from ridgeline.bench.report_schema import Bar, Cell, Curve, Gantt, LoadPoint, Percentiles, Plot, Prediction, ReportDocument
 from ridgeline.bench.svg import Axis, short
 
+# Columns of a sweep's table -> the key of their definition.
+COLUMNS = {
+    "output tok/s": "output_tok_s", "total tok/s": "total_tok_s", "requests/s": "requests_s", "goodput/s": "goodput_s", "TTFT": "ttft_ms",
+    "ITL": "itl_ms", "TPOT": "tpot_ms", "cache hits": "hit_rate",
+}  # fmt: skip
 FIGURE = "Figure in the HTML report: {}."
 
 
@@ -60,6 +65,10 @@ def curve_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
         yield Figure(_load_figure(f"{workload}: throughput against {_load_words(load)}", group, load), "")
         for curve in group:
             yield _cells(curve)
+        meant = {k: v for d in documents for k, v in d.definitions.items() if d.curves}
+        pairs = [(name, meant[key]) for name, key in COLUMNS.items() if key in meant]
+        if pairs:
+            yield Folded("What the columns mean", pairs)
 
 
 def _load_words(load: str) -> str:
@@ -200,7 +209,7 @@ def first_bars(g: Gantt, most: int = 48) -> list[Bar]:
 
 def prediction_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     """Predicted beside measured, each cell's error, and the medians."""
-    found = [p for d in documents for p in d.predictions]
+    found = [p for d in documents for p in (*d.predictions, *(p for c in d.curves for p in curve_predictions(c)))]
     if not found:
         return
     yield Heading("Predicted beside measured")
@@ -212,6 +221,18 @@ def prediction_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
         words = f"Median error {median(errors):.1%}, worst {max(errors):.1%} ({worst.what})." if errors else ""
         yield Grid(metric, ("cell", "predicted", "measured", "error", "steal", "prediction is"), rows, words)
         yield Figure(_agreement(metric, cells), "")
+
+
+def curve_predictions(c: Curve) -> Iterator[Prediction]:
+    """Cells of a sweep whose numbers were predicted before they were measured."""
+    for p in c.points:
+        cell = f"{c.engine}, {c.workload}, {p.load:g} {_load_words(c.load)}"
+        for metric, predicted, measured in (
+            ("output tok/s", p.predicted_output_tok_s, p.output_tok_s), ("TPOT p50, ms", p.predicted_tpot_ms, p.tpot_ms and p.tpot_ms.p50),
+            ("TTFT p50, ms", p.predicted_ttft_ms, p.ttft_ms and p.ttft_ms.p50),
+        ):  # fmt: skip
+            if predicted is not None and measured is not None:
+                yield Prediction(cell, metric, predicted, measured, p.steal, "predicted")
 
 
 def error(p: Prediction) -> float:

@@ -162,13 +162,20 @@ function show(found) {
   document.title = `${found.document.model} on ${found.document.device} - Ridgeline planner`;
 }
 
+function sourced(words) {
+  if (words.length <= 120) return element("span", words, "source");
+  const made = element("details", undefined, "source");
+  made.append(element("summary", words.slice(0, words.lastIndexOf(" ", 60)) + " ..."), element("span", words));
+  return made;
+}
+
 function show_numbers(found) {
   $("numbers").tHead.replaceChildren(...(pinned ? [row([[""], ["now"], ["pinned: " + pinned.document.model + " on " + pinned.document.device], [""]], "th")] : []));
   $("numbers").tBodies[0].replaceChildren(...found.lines.map((line, i) => {
     const name = element("th", line.name);
     name.scope = "row";
     const source = element("td");
-    source.append(element("span", line.kind, "kind " + line.kind), element("span", line.label, "source"));
+    source.append(element("span", line.kind, "kind " + line.kind), sourced(line.label));
     const same = (l) => l.key === line.key && l.name.replace(/[\d,]+/g, "") === line.name.replace(/[\d,]+/g, "");
     const before = pinned ? [element("td", pinned.lines.find(same)?.value ?? "-", "was")] : [];
     return row([name, element("td", line.value), ...before, source]);
