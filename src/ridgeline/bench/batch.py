@@ -121,6 +121,7 @@ class _Work:
         self.summary = Summary(len(entries), len(journal.done))
         self._successes = self._fresh = 0
         self._todo = 0
+        self._told = False
         self._begun = perf_counter()
         if journal.done:
             self._count_before()
@@ -179,6 +180,9 @@ class _Work:
                 reply = await answerer.ask(call)
             except Unreachable as error:
                 last = str(error)
+                if self._successes == 0 and not self._told:
+                    self._told = True
+                    self.say(f"no answer yet ({last}): trying again, with pauses, for about a minute")
                 if answerer.fault() is not None:
                     break
                 continue

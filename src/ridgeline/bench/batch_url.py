@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
 import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,6 +37,7 @@ class UrlAnswerer:
         self._headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         self._pool = ThreadPoolExecutor(connections, "batch")
         self._local = threading.local()
+        self._all: list[http.client.HTTPConnection] = []
 
     async def ask(self, call: Call) -> Reply:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._ask, call)
@@ -43,7 +46,12 @@ class UrlAnswerer:
         return None
 
     def close(self) -> None:
+        """Calls in flight end now: their threads would keep the process alive until the server has answered."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        for connection in self._all:
+            if connection.sock is not None:
+                with suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _connection(self) -> http.client.HTTPConnection:
         found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
@@ -53,6 +61,7 @@ class UrlAnswerer:
             else:
                 found = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
             self._local.connection = found
+            self._all.append(found)
         return found
 
     def _ask(self, call: Call) -> Reply:
