@@ -58,7 +58,8 @@ class AbOptions:
         if not 1 <= self.rounds <= MAX_ROUNDS:
             raise UserError(f"--rounds is {self.rounds}, must be from 1 to {MAX_ROUNDS}", field="--rounds", value=self.rounds)
         if self.name_a == self.name_b:
-            raise UserError(f"both sides are called {self.name_a}", field="--name-b", value=self.name_b, remedy="name them apart with --name-a and --name-b")
+            remedy = "name them apart with --name-a and --name-b"
+            raise UserError(f"both sides are called {self.name_a}", field="--name-b", value=self.name_b, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)

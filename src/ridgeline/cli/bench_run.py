@@ -7,6 +7,8 @@ from pathlib import Path
 
 import ridgeline.bench.ab as sides
 import ridgeline.bench.ab_show as ab_show
+import ridgeline.bench.peers as peers
+import ridgeline.bench.peers_show as peers_show
 import ridgeline.bench.serve as serves
 from ridgeline.bench.serve_document import document, records
 from ridgeline.bench.serve_options import ServeOptions
@@ -36,3 +38,15 @@ def measure_ab(asked: sides.AbOptions, *, as_json: bool) -> None:
         print_json(ab_show.document(result))
     else:
         print(ab_show.render(result))
+
+
+def measure_peers(asked: peers.PeersOptions, into: Path | None, *, as_json: bool) -> None:
+    """Raises `UserError` for a model or a peer that cannot be used."""
+    result = peers.run(asked, note)
+    text = peers_show.markdown(result)
+    if into is not None:
+        peers_show.insert(into, text)
+    if as_json:
+        print_json(peers_show.document(result))
+    else:
+        print(text)

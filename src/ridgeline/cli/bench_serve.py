@@ -27,6 +27,8 @@ _SWEEP_HELP = "Double the concurrency until the knee is passed."
 _SALT_HELP = "Begins every prompt, so that no run finds another's cache. Default: drawn anew and told."
 _SCALE_HELP = "Multiplies all lengths."
 _LIMIT_HELP = "A cell begins no new session after so many seconds."
+_DIR_HELP = "Where llama-bench, llama-batched-bench and llama-server lie, before PATH; several times."
+_RESULTS_HELP = "Keeps rows of parts that were measured, and adds to them."
 _SIDE_HELP = "A URL, or ENGINE[=PROGRAM] with options for it, e.g. 'ridgeline --block-size 32'."
 _REPEATS_HELP = "More tries of a cell in which others took over 5% of the CPUs."
 
@@ -43,6 +45,7 @@ def register(bench: typer.Typer) -> None:
     """Adds the commands of this module."""
     bench.command("serve")(serve)
     bench.command("ab")(ab)
+    bench.command("peers")(peers)
     bench.command("client")(client)
 
 
@@ -138,6 +141,41 @@ def ab(
     source_b, called_b = side(b, model_b or model, asked.source)
     asked = replace(asked, source=source_a)
     measure_ab(AbOptions(asked, source_a, source_b, name_a or called_a, name_b or called_b, rounds), as_json=json)
+
+
+def peers(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Files that this engine and the peers all read.")],
+    peer_dir: Annotated[list[str] | None, typer.Option(metavar="DIR", help=_DIR_HELP)] = None,
+    part: Annotated[list[str] | None, typer.Option(metavar="NAME", help="micro, batch, chat, agents; several times. Default: all.")] = None,
+    repeat: Annotated[int, typer.Option(parser=args.count("--repeat"), metavar="N", help="Runs of micro and batch.")] = 3,
+    rounds: Annotated[int, typer.Option(parser=args.count("--rounds"), metavar="N", help="Turns of the servers.")] = 3,
+    requests: Annotated[int, typer.Option(parser=args.count("--requests"), metavar="N", help="Sessions of a chat cell.")] = 16,
+    concurrency: Annotated[int, typer.Option(parser=args.count("--concurrency"), metavar="N", help="Chat sessions at once.")] = 8,
+    branches: Annotated[int, typer.Option(parser=args.count("--branches"), metavar="N", help="Branches of agents.")] = 8,
+    seqs: Annotated[int, typer.Option(parser=args.count("--seqs"), metavar="N", help="Sequences of batch.")] = 32,
+    scale: Annotated[float, typer.Option(metavar="X", help=_SCALE_HELP)] = 1.0,
+    repeats: Annotated[int, typer.Option(parser=args.count("--repeats"), metavar="N", help=_REPEATS_HELP)] = 1,
+    threads: args.Threads = None,
+    results: Annotated[str | None, typer.Option(metavar="FILE", help=_RESULTS_HELP)] = None,
+    into: Annotated[str | None, typer.Option(metavar="FILE", help="Put the table between the markers of this Markdown file.")] = None,
+    json: args.Json = False,
+) -> None:
+    """This engine beside each installed peer: same files, this machine, best settings, in turns. Prints the table for a README.
+
+    \b
+    Examples:
+      ridgeline bench peers ./model.gguf --peer-dir ~/llama.cpp/build/bin
+      ridgeline bench peers a.gguf b.gguf --part micro --results peers.json     then the next part into the same file
+      ridgeline bench peers a.gguf --results peers.json --into README.md
+    """
+    from ridgeline.bench.peers import PARTS, PeersOptions
+    from ridgeline.cli.bench_run import measure_peers
+
+    asked = PeersOptions(
+        tuple(models), tuple(peer_dir or ()), tuple(part or PARTS), repeat, rounds, requests, concurrency, branches, seqs, threads,  # type: ignore[arg-type]
+        None if results is None else Path(results), scale, repeats,
+    )  # fmt: skip
+    measure_peers(asked, None if into is None else Path(into), as_json=json)
 
 
 def client(
