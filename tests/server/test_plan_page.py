@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
+from xml.etree import ElementTree
 
 import httpx
 import pytest
@@ -20,9 +22,10 @@ from tests.planner.test_calibration import NOTHING
 from tests.server.http_server import running
 from tests.server.test_page import CHROMIUM, shot
 
-from ridgeline.cli import main
+from ridgeline.bench.random_gguf import SHAPES, write_random
+from ridgeline.cli import main, plan_page
 from ridgeline.errors import UserError
-from ridgeline.planner.catalog import find_model
+from ridgeline.planner.catalog import find_model, models
 from ridgeline.planner.hardware import Machine, devices, find_device
 from ridgeline.planner.load import Traffic
 from ridgeline.planner.price import TokenPrices
@@ -172,6 +175,29 @@ def test_a_question_survives_as_text() -> None:
     assert set(typed) | {"users", "batch"} == set(READERS)
     assert texts_of(question_of({"model": "x", "overhead": "10%"})) == {"model": "x", "overhead": "10%"}
     assert texts_of(Question("x")) == {"model": "x"}
+
+
+def test_the_command_opens_with_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(plan_page, "serve_page", lambda own, asked, **more: told.update(own=own, asked=asked, **more))
+    assert main(["plan", "mistral-7b-v0.3", "--page", "--itl", "30ms", "--overhead-bytes", "10%", "--port", "0"]) == 0
+    assert told["asked"] == {"model": "Mistral-7B-v0.3 (no window)", "itl": "30ms", "overhead": "10%"} and told["own"] == {}
+    assert not told["show"] and told["port"] == 0
+    file = tmp_path / "tiny.gguf"
+    write_random(file, SHAPES["tiny"], "Q8_0")
+    assert main(["plan", str(file), "--page", "--open"]) == 0 and told["show"]
+    (name,) = told["own"]
+    sheet = desk(told["own"]).sheet({"model": name, "device": "H100 SXM 80", "context": "32"}, 640)
+    assert sheet["document"]["weight_dtype"] == "as stored" and told["asked"]["model"] == name
+    assert main(["plan"]) == 2 and "no model was named" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", list(models())[::6])
+def test_every_kind_of_model_has_a_sheet(name: str) -> None:
+    found = desk().sheet({"model": name, "device": "MI300X 192GB", "itl": "50ms", "context": "32K"}, 375)
+    for drawn in found["figures"].values():
+        ElementTree.fromstring(drawn)
+    assert found["verdict"] and "Infinity" not in json.dumps(found) and "NaN" not in json.dumps(found)
 
 
 # --- over HTTP --------------------------------------------------------------------------------------------------------------------

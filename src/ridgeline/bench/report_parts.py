@@ -136,7 +136,7 @@ def distribution_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     drawn = []
     for metric, unit in dict.fromkeys((d.metric, d.unit) for d in found):
         samples = [(d.name, d.values) for d in found if (d.metric, d.unit) == (metric, unit)]
-        drawn.append(cdf_plot(f"{metric}: cumulative distribution", f"{metric}, {unit}", samples, size=(480, 280)))
+        drawn.append(cdf_plot(f"{metric}: cumulative distribution", f"{metric}, {unit}", samples, size=(350, 250)))
     if drawn:
         names = ", ".join(dict.fromkeys(d.metric for d in found))
         yield Figure(f'<div class="many">{"".join(drawn)}</div>', FIGURE.format(f"CDFs of {names}"))

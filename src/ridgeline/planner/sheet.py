@@ -19,7 +19,7 @@ from ridgeline.planner.price import TokenPrices, bill, rounded
 from ridgeline.planner.search import Goal
 from ridgeline.planner.setup import Setup
 
-MAX_PROVIDERS = 12
+MAX_PROVIDERS, MAX_PROVIDERS_TEXT = 12, 2000
 CALIBRATED_ROWS = (1, 16, 256)  # tokens a step at which a calibrated format is shown
 
 
@@ -90,6 +90,9 @@ def in_force(setup: Setup) -> dict[str, Any]:
 
 def parse_providers(text: str) -> list[tuple[str, TokenPrices]]:
     """ "name:in:cached:out; ..." in USD per million tokens. Raises `UserError` naming the row."""
+    if len(text) > MAX_PROVIDERS_TEXT:
+        limit = MAX_PROVIDERS_TEXT
+        raise UserError(f"provider rows of {len(text)} characters, at most {limit}", field="--providers", value=len(text), limit=limit)
     found = []
     for row in (r.strip() for r in text.split(";")):
         if not row:

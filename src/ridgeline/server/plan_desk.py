@@ -33,7 +33,7 @@ THIS_HOST = "this host"
 KV_FORMATS = ("bf16", "f32", "fp8", "int8", "int4", "q8_0", "q4_0")
 CONTEXTS = tuple(1 << n for n in range(8, 21))
 COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 256, 512, 1024)
-WIDTHS, KEPT, MOST_PROVIDERS_TEXT = (260.0, 1100.0), 32, 2000
+WIDTHS, KEPT = (260.0, 1100.0), 32
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Desk:
     def sheet(self, texts: Mapping[str, str], width: float, providers: str = "") -> dict[str, Any]:
         """One plan: document, lines, figures, formulas, the terms in force. Raises `UserError` naming the option."""
         asked = self._question(texts)
-        rows = parse_providers(providers[:MOST_PROVIDERS_TEXT])
+        rows = parse_providers(providers)
         chosen = preset_of(asked)
         goal, wanted = goal_of(asked, chosen), asked_of(asked, chosen)
         setup = self._setup(asked)
