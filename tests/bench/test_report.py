@@ -135,6 +135,14 @@ def test_what_others_reported_stands_apart_with_source_and_date() -> None:
     assert "Reported by others" not in report([whole_document()], reported=False).html
 
 
+def test_a_ladder_that_others_climbed_is_not_among_ours() -> None:
+    told = "reported: workshop"
+    rungs = (Rung("theirs A", output_tok_s=51.0, label=told), Rung("theirs B", output_tok_s=736.0, label=told))
+    page = report([whole_document(), ReportDocument("ladder", "workshop", ladders=(Ladder("l", "w", rungs),))]).html
+    outside = re.sub(r'<section class="apart">.*?</section>', "", page, flags=re.DOTALL)
+    assert "theirs B" in page and "theirs" not in outside and "14.43x" not in outside
+
+
 def test_markdown_escapes_what_it_would_obey() -> None:
     found = markdown("a *b*", "c | d", [Grid("t", ("x|y",), [("<b>`",)])])
     assert "\\*b\\*" in found and "x\\|y" in found and "&lt;b>\\`" in found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ridgeline.bench.report_blocks import Block, Grid, Heading, Words, html_page, markdown
 from ridgeline.bench.report_json import read_documents, to_json
-from ridgeline.bench.report_ladder import gains, ladder_part
+from ridgeline.bench.report_ladder import gains, ladder_part, others
 from ridgeline.bench.report_parts import (
     curve_part,
     distribution_part,
@@ -61,7 +61,7 @@ def blocks(documents: Sequence[ReportDocument], *, reported: bool = True) -> lis
     if definitions:
         found += [Heading("Definitions"), Grid("", ("metric", "is"), sorted(definitions.items()))]
     if reported:
-        found += reported_part()
+        found += reported_part(documents)
     return found
 
 
@@ -69,7 +69,7 @@ def _findings(documents: Sequence[ReportDocument]) -> list[Block]:
     """The sentences of all comparisons, losses among them marked, and the remarks."""
     pairs = [c for d in documents for c in d.comparisons]
     notes = [n for d in documents for n in d.notes]
-    steps = [(ladder, gains(ladder)) for d in documents for ladder in d.ladders]
+    steps = [(ladder, gains(ladder)) for d in documents for ladder in d.ladders if not others(ladder)]
     found: list[Block] = []
     for c in pairs:
         lost = c.significant and c.ratio < 1

@@ -11,16 +11,22 @@ from math import prod
 from ridgeline.bench.plots import Series, line_plot
 from ridgeline.bench.plots_bars import Group, bar_plot, waterfall_plot
 from ridgeline.bench.report_blocks import Block, Commands, Figure, Grid, Heading, Words
+from ridgeline.bench.report_parts import reported
 from ridgeline.bench.report_schema import Cell, Ladder, ReportDocument, Rung
 from ridgeline.bench.svg import Axis, short
 
 
 def ladder_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
-    found = [ladder for d in documents for ladder in d.ladders]
+    found = [ladder for d in documents for ladder in d.ladders if not others(ladder)]
     if found:
         yield Heading("Ladder: one optimization at a time")
     for ladder in found:
         yield from _ladder(ladder)
+
+
+def others(ladder: Ladder) -> bool:
+    """Whether somebody else climbed it."""
+    return any(reported(r.label) for r in ladder.rungs)
 
 
 def ran(ladder: Ladder) -> list[Rung]:
@@ -47,7 +53,7 @@ def _ladder(ladder: Ladder) -> Iterator[Block]:
         drawn = waterfall_plot("What each rung changes", "output tok/s", bars, note="measured steps only; green rises, red falls")
         yield Figure(drawn, "Waterfall of the rungs: see the HTML report.")
         yield Words(_check(steps))
-    yield _rungs(ladder)
+    yield rungs_grid(ladder)
     yield from _batching(ladder)
     five = five_figure(ladder)
     if five:
@@ -72,7 +78,8 @@ def _check(steps: Sequence[tuple[Rung, float | None]]) -> str:
     return f"Check: {shown} = {prod(factors):.2f}; the last rung over the first is {whole:.2f}, {agree}."
 
 
-def _rungs(ladder: Ladder) -> Grid:
+def rungs_grid(ladder: Ladder) -> Grid:
+    """Every rung with its state, numbers and gain."""
     gain = {id(r): g for r, g in gains(ladder)}
     rows: list[list[Cell]] = []
     for r in ladder.rungs:

@@ -22,6 +22,11 @@ COLUMNS = {
 FIGURE = "Figure in the HTML report: {}."
 
 
+def reported(label: str) -> bool:
+    """Whether somebody else measured it: such numbers never stand among our own."""
+    return label.partition(":")[0] == "reported"
+
+
 def setup_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     """Machine, versions, seeds, settings, ceilings and commands; what several documents share is said once."""
     yield Heading("Set-up")
@@ -54,7 +59,7 @@ def _fact(column: int, value: Cell) -> Cell:
 
 def curve_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     """Latency against throughput, engines of a workload in one figure, and every cell in a table."""
-    curves = [c for d in documents for c in d.curves]
+    curves = [c for d in documents for c in d.curves if not reported(c.label)]
     if not curves:
         return
     yield Heading("Latency and throughput")
@@ -64,7 +69,7 @@ def curve_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
         yield Figure(_curve_figure(title, group, load), FIGURE.format(title))
         yield Figure(_load_figure(f"{workload}: throughput against {_load_words(load)}", group, load), "")
         for curve in group:
-            yield _cells(curve)
+            yield cells_grid(curve)
         meant = {k: v for d in documents for k, v in d.definitions.items() if d.curves}
         pairs = [(name, meant[key]) for name, key in COLUMNS.items() if key in meant]
         if pairs:
@@ -96,7 +101,9 @@ def _load_figure(title: str, group: Sequence[Curve], load: str) -> str:
     return line_plot(title, Axis(_load_words(load)), Axis("output tok/s"), series)
 
 
-def _cells(c: Curve) -> Grid:
+def cells_grid(c: Curve) -> Grid:
+    """Every cell of a sweep."""
+
     def three(p: Percentiles | None) -> str:
         return "-" if p is None else " / ".join("-" if v is None else short(v) for v in (p.p50, p.p95, p.p99))
 
@@ -228,9 +235,10 @@ def curve_predictions(c: Curve) -> Iterator[Prediction]:
     for p in c.points:
         cell = f"{c.engine}, {c.workload}, {p.load:g} {_load_words(c.load)}"
         for metric, predicted, measured in (
-            ("output tok/s", p.predicted_output_tok_s, p.output_tok_s), ("TPOT p50, ms", p.predicted_tpot_ms, p.tpot_ms and p.tpot_ms.p50),
-            ("TTFT p50, ms", p.predicted_ttft_ms, p.ttft_ms and p.ttft_ms.p50),
-        ):  # fmt: skip
+            ("output tok/s", p.predicted_output_tok_s, p.output_tok_s),
+            ("TPOT p50, ms", p.predicted_tpot_ms, p.tpot_ms.p50 if p.tpot_ms else None),
+            ("TTFT p50, ms", p.predicted_ttft_ms, p.ttft_ms.p50 if p.ttft_ms else None),
+        ):
             if predicted is not None and measured is not None:
                 yield Prediction(cell, metric, predicted, measured, p.steal, "predicted")
 
@@ -253,7 +261,7 @@ def _agreement(metric: str, cells: Sequence[Prediction]) -> str:
 
 
 def table_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
-    found = [t for d in documents for t in d.tables]
+    found = [t for d in documents for t in d.tables if not reported(t.label)]
     if found:
         yield Heading("Tables")
     for t in found:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
 from ridgeline.bench.report_blocks import Block, Cell, Grid, Heading, Words
+from ridgeline.bench.report_ladder import others, rungs_grid
+from ridgeline.bench.report_parts import cells_grid, reported
+from ridgeline.bench.report_schema import ReportDocument
 
 NUMBERS = {"output_tok_s": "output tok/s", "total_tok_s": "total tok/s", "ttft_ms": "TTFT ms", "itl_ms": "ITL ms", "tpot_ms": "TPOT ms"}
 
@@ -17,8 +20,8 @@ def rows() -> list[dict[str, str]]:
     return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
 
 
-def reported_part() -> Iterator[Block]:
-    """One table a source, drawn apart, with date and link."""
+def reported_part(documents: Sequence[ReportDocument] = ()) -> Iterator[Block]:
+    """One table a source, drawn apart, with date and link; then what the documents themselves mark as reported."""
     found = rows()
     yield Heading("Reported by others")
     yield Words(
@@ -33,3 +36,8 @@ def reported_part() -> Iterator[Block]:
             [r["engine"], r["workload"], *(float(r[k]) if r[k] else None for k in kept), r["checked"], r["note"]] for r in group
         ]
         yield Grid(f"{source}, {date}: {setup}", columns, cells, f"Source: {link} ({date}).", "reported", apart=True)
+    for d in documents:
+        grids = [cells_grid(c) for c in d.curves if reported(c.label)] + [rungs_grid(x) for x in d.ladders if others(x)]
+        grids += [Grid(t.title, t.columns, t.rows, t.note, t.label) for t in d.tables if reported(t.label)]
+        for g in grids:
+            yield Grid(f"{d.title}: {g.title}", g.columns, g.rows, g.note or "Source: as the document gives it.", g.label, apart=True)
