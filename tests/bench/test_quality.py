@@ -13,6 +13,7 @@ from tests.cli.tiny_gguf import tiny_gguf
 from ridgeline.bench.accuracy import Array, Divergence, compare
 from ridgeline.bench.quality import Asked, Gate, QualityOptions, TextResult, judge, shipped_texts
 from ridgeline.bench.quality_needle import DEPTHS, Found, needles, search
+from ridgeline.bench.quality_rtn import Rtn, parse, round_to_nearest
 from ridgeline.bench.quality_tasks import CHUNK, Answers, Asker, Item, Task, lookup_task, shipped_tasks
 from ridgeline.bench.runner import Ids
 from ridgeline.cli import main
@@ -192,3 +193,39 @@ def test_what_cannot_be_compared_is_said(tiny: Path, tmp_path: Path, capsys: pyt
         assert capsys.readouterr().err.count("\n") >= 1
     with pytest.raises(UserError, match="--window"):
         QualityOptions((Options("m"),), Options("m"), window=3)
+
+
+@pytest.mark.parametrize(
+    ("how", "scales"), [("int4:tensor", [[70, 70], [70, 70]]), ("int4:channel", [[7, 7], [70, 70]]), ("int4:2", [[7, 3.5], [0, 70]])]
+)
+def test_rounding_to_nearest_has_the_scales_it_says(how: str, scales: list[list[float]]) -> None:
+    values = np.array([[7.0, 1.4, 3.5, -0.6], [0.0, 0.0, -70.0, 4.0]], np.float32)
+    steps = np.repeat(np.array(scales, np.float32) / 7, 2, axis=1)
+    want = np.rint(np.divide(values, steps, out=np.zeros_like(values), where=steps > 0)) * steps
+    assert np.array_equal(round_to_nearest(values, parse(how)), want)
+    assert np.array_equal(round_to_nearest(values, parse("f32")), values)
+
+
+def test_finer_scales_lose_less() -> None:
+    values = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32) * np.geomspace(0.1, 10, 64, dtype=np.float32)[:, None]
+    forms = ("int4:tensor", "int4:channel", "int4:32", "int8:32")
+    errors = [float(np.square(round_to_nearest(values, parse(f)) - values).mean()) for f in forms]
+    assert errors == sorted(errors, reverse=True) and errors[3] < errors[0] / 1000
+
+
+@pytest.mark.parametrize("text", ["int4", "int9:tensor", "int4:0", "int4:x", "int:tensor", "4:32", "int4:-1", "", "int4:99999999"])
+def test_rounding_that_does_not_exist(text: str) -> None:
+    with pytest.raises(UserError, match="--rtn"):
+        parse(text)
+
+
+def test_rounding_is_judged_like_any_loss(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [str(parse(t)) for t in ("int4:tensor", "int8:channel", "int4:32", "f32")] == ["int4:tensor", "int8:channel", "int4:32", "f32"]
+    with pytest.raises(UserError, match="do not divide"):
+        round_to_nearest(np.zeros((2, 32), np.float32), Rtn(4, 24))
+    given = [str(tiny), "--no-tasks", "--positions", "120", "--window", "64", "--rtn", "f32", "--rtn", "int3:tensor", "--rtn", "int3:16"]
+    code, found = run_cli(capsys, *given)
+    assert code == 1
+    for text in found["texts"]:
+        plain, coarse, fine = (c["kl_mean"] for c in text["candidates"])
+        assert plain < 1e-9 < fine < coarse  # the tiny model's weights are f32 already

@@ -214,7 +214,9 @@ class _Ladder:
         """Beside every lossy rung that ran: how far its words' probabilities moved, by `bench quality` in a process of its own."""
         for rung in self.rungs:
             done = self.state.document["quality"]
-            if not rung.lossy or rung.key in done or not self.asked.quality_positions or f"{rung.key}-0" not in self.state.cells:
+            if not rung.lossy or rung.key in done or not self.asked.quality_positions:
+                continue
+            if not any(self.state.result(f"{rung.key}-{n}") for n in range(self.asked.rounds)):
                 continue
             if perf_counter() - self.begun > self.asked.seconds:
                 self.say("the quality of lossy rungs is left: the same command goes on with it")

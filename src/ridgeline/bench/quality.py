@@ -14,6 +14,7 @@ from typing import Any
 from ridgeline.bench.accuracy import Array, Divergence, Logits, compare, cut_windows, program_logits, read_text
 from ridgeline.bench.corpus import Corpus
 from ridgeline.bench.quality_needle import Found, needles, search
+from ridgeline.bench.quality_rtn import Rtn, rounded_tensors
 from ridgeline.bench.quality_tasks import Answers, Ask, Asker, lookup_task, shipped_tasks
 from ridgeline.bench.runner import Ids, OneSequence
 from ridgeline.engine.loader import load_program, open_model
@@ -48,7 +49,8 @@ class Gate:
 @dataclass(frozen=True, slots=True)
 class QualityOptions:
     """candidates: loads that are judged, the first names the report; base: what they are judged by. positions: per text; window: tokens per
-    fresh context; needle_lengths: () for none; text: a file beside the shipped ones."""
+    fresh context; needle_lengths: () for none; text: a file beside the shipped ones; rtn: more candidates, the
+    base with its weights rounded."""
 
     candidates: tuple[Options, ...]
     base: Options
@@ -58,6 +60,7 @@ class QualityOptions:
     needle_lengths: tuple[int, ...] = (512, 1024)
     gate: Gate = field(default_factory=Gate)
     text: Path | None = None
+    rtn: tuple[Rtn, ...] = ()
 
     def __post_init__(self) -> None:
         limits = {"--positions": (self.positions,), "--window": (self.window,), "--needle": self.needle_lengths}
@@ -132,6 +135,7 @@ def run(asked: QualityOptions, say: Say = lambda line: None) -> QualityReport:
     length = max([asked.window, *(n + SPARE for n in asked.needle_lengths), 512])
     base = _open(asked.base, length)
     others = [_open(o, length, base) for o in asked.candidates]
+    others += [_open(asked.base, length, base, rtn) for rtn in asked.rtn]
     texts = []
     for name, text in shipped_texts(asked.text).items():
         say(f"{name}: {asked.positions} positions through {1 + len(others)} models")
@@ -149,13 +153,17 @@ def shipped_texts(extra: Path | None = None) -> dict[str, str]:
     return found if extra is None else found | {extra.name: read_text(extra)}
 
 
-def _open(options: Options, length: int, base: _Model | None = None) -> _Model:
+def _open(options: Options, length: int, base: _Model | None = None, rtn: Rtn | None = None) -> _Model:
     """Raises `UserError` when the model is too short, or does not share the base's vocabulary."""
     opened = open_model(replace(options, max_model_len=length, max_num_seqs=1))
     words = open_words(opened.checkpoint)
     if base is not None:
         _same_vocabulary(words, base.words)
     name = f"{Path(opened.plan.path).name}, KV {opened.plan.kv_dtype}"
+    if rtn is not None:
+        spec = opened.spec
+        opened = replace(opened, spec=replace(spec, tensors=rounded_tensors(spec.graph, spec.tensors, rtn)))
+        name = f"RTN {rtn} of it"
     program = load_program(opened)
     sequence = OneSequence(program, words.vocab_size)
 

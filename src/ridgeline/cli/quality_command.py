@@ -9,6 +9,8 @@ import typer
 
 import ridgeline.cli.args as args
 
+_RTN = "Judge the base with weights rounded to nearest: int4:tensor, int4:channel, int4:32; several times."
+
 
 def _limit(name: str, help_: str) -> Any:
     return typer.Option(name, metavar="X", help=help_)
@@ -29,6 +31,7 @@ def quality(
         list[int] | None, typer.Option(parser=args.count("--needle"), metavar="N", help="Tokens of a haystack; several times.")
     ] = None,
     text: Annotated[Path | None, typer.Option(metavar="FILE", help="A UTF-8 text beside the shipped prose and code.")] = None,
+    rtn: Annotated[list[str] | None, typer.Option(metavar="HOW", help=_RTN)] = None,
     no_tasks: Annotated[bool, typer.Option("--no-tasks", help="Only the divergence: no questions, no needles.")] = False,
     max_kl: Annotated[float, _limit("--max-kl", "Mean KL divergence, nats.")] = 0.05,
     max_kl_p999: Annotated[float, _limit("--max-kl-p999", "99.9th percentile of the KL divergence.")] = 3.0,
@@ -38,7 +41,6 @@ def quality(
     max_needles: Annotated[float, _limit("--max-needles", "Needles lost, as a share of all.")] = 0.1,
     json: args.Json = False,
     threads: args.Threads = None,
-    block_size: args.BlockSize = 16,
     isa: args.Isa = "auto",
 ) -> None:
     """What a lossy switch costs: perplexity, KL divergence and top-1 agreement on shipped prose and code, questions, needles. With a gate.
@@ -48,26 +50,25 @@ def quality(
 
     \b
     Examples:
-      ridgeline bench quality smollm2                                  the default KV cache against f32
       ridgeline bench quality smollm2 --kv-cache-dtype int8 --kv-cache-dtype int4
       ridgeline bench quality ./m-Q4_0.gguf --against ./m-Q8_0.gguf --max-kl 0.1 --min-top1 0.85
-      ridgeline bench quality smollm2 --no-tasks --positions 4k --json
+      ridgeline bench quality ./m-Q8_0.gguf --rtn int4:tensor --rtn int4:channel --rtn int4:32 --no-tasks --json
     """
     from ridgeline.bench.quality import Gate, QualityOptions, run
+    from ridgeline.bench.quality_rtn import parse
     from ridgeline.bench.quality_show import document, render
     from ridgeline.bench.report_json import to_json
     from ridgeline.cli.output import note, print_json
 
     def load(name: str, dtype: str) -> Any:
-        return args.load_options(
-            name, max_model_len=None, threads=threads, kv_cache_dtype=dtype, block_size=block_size, backend="cpu", isa=isa
-        )
+        return args.load_options(name, max_model_len=None, threads=threads, kv_cache_dtype=dtype, block_size=16, backend="cpu", isa=isa)
 
-    lengths = () if no_tasks else tuple(needle or (512, 1024))
+    lengths, rounded = () if no_tasks else tuple(needle or (512, 1024)), tuple(parse(how) for how in rtn or ())
     gate = Gate(max_kl, max_kl_p999, min_top1, max_ppl, max_tasks, max_needles)
-    candidates = tuple(load(model, dtype) for dtype in kv_cache_dtype or ["auto"])
-    base = load(against or model, base_kv_cache_dtype)
-    asked = QualityOptions(candidates, base, positions, window, not no_tasks, lengths, gate, text)
+    candidates, base = [load(model, d) for d in kv_cache_dtype or ([] if rtn else ["auto"])], load(against or model, base_kv_cache_dtype)
+    asked = QualityOptions(
+        tuple(candidates), base, positions, window, not no_tasks, lengths, gate, text, tuple(parse(how) for how in rtn or ())
+    )
     report = run(asked, note)
     if json:
         print_json(report.as_json() | {"report": to_json(document(report))})
