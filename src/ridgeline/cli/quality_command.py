@@ -66,9 +66,7 @@ def quality(
     lengths, rounded = () if no_tasks else tuple(needle or (512, 1024)), tuple(parse(how) for how in rtn or ())
     gate = Gate(max_kl, max_kl_p999, min_top1, max_ppl, max_tasks, max_needles)
     candidates, base = [load(model, d) for d in kv_cache_dtype or ([] if rtn else ["auto"])], load(against or model, base_kv_cache_dtype)
-    asked = QualityOptions(
-        tuple(candidates), base, positions, window, not no_tasks, lengths, gate, text, tuple(parse(how) for how in rtn or ())
-    )
+    asked = QualityOptions(tuple(candidates), base, positions, window, not no_tasks, lengths, gate, text, rounded)
     report = run(asked, note)
     if json:
         print_json(report.as_json() | {"report": to_json(document(report))})
