@@ -26,7 +26,7 @@ from ridgeline.scheduler.state import SchedulerState
 from ridgeline.types import SamplingParams
 
 Say = Callable[[str], None]
-POLICIES: tuple[CachePolicy, ...] = ("radix", "hash", "off")
+POLICIES: tuple[CachePolicy, ...] = ("off", "radix", "hash")  # without a cache first: its words are what the others must say
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +108,12 @@ def run(asked: PrefixOptions, say: Say = lambda line: None) -> PrefixReport:
     plain: list[list[int]] = []
     found = []
     _warm_up(model)
-    for policy in ("off", "radix", "hash"):
+    for policy in POLICIES:
         say(f"prefix cache {policy}")
         result, words = _climb(model, policy, prompts, edited, plain, asked.output)
         plain = plain or words
         found.append(result)
-    order = {p: i for i, p in enumerate(POLICIES)}
-    return PrefixReport(
-        Path(model.plan.path).name, model.plan.block_size, asked.shared, tuple(sorted(found, key=lambda r: order[r.policy]))
-    )  # fmt: skip
+    return PrefixReport(Path(model.plan.path).name, model.plan.block_size, asked.shared, (*found[1:], found[0]))
 
 
 def texts(asked: PrefixOptions, model: LoadedModel) -> tuple[list[str], Callable[[str], list[int]]]:

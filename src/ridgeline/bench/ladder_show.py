@@ -191,11 +191,11 @@ def _rung(r: RungResult) -> schema.Rung:
         return schema.Rung(r.rung.name, status, r.why, r.command, lossy=r.rung.lossy)
     n, p = middle(r.runs), r.predicted
     tok = median(x.output_tok_s for x in r.runs)
-    guess = (None, None, None) if p is None else (p.output_tok_s, p.ttft.p50, p.itl.p50)
     quality = {k: v for k, v in (r.quality or {}).items() if k != "command"}
     return schema.Rung(
         r.rung.name, status, r.why, r.command, tok, tok if r.rung.wave == "one" else None, _percentiles(n.ttft), _percentiles(n.itl),
-        n.kv_users, n.kv_context, *guess, n.hit_rate, r.rung.lossy, quality,
+        n.kv_users, n.kv_context, p.output_tok_s if p else None, p.ttft.p50 if p else None, p.itl.p50 if p else None, n.hit_rate,
+        r.rung.lossy, quality,
     )  # fmt: skip
 
 
