@@ -80,6 +80,17 @@ def test_max_users_with_every_term_edited() -> None:
     assert on_24["document"]["max_users"] == 13
 
 
+def test_the_table_of_devices_says_where_its_numbers_come_from() -> None:
+    """Row 137: at least the workshop's eight and the table's own, each sourced; an unknown stays unknown."""
+    found = desk().choices()
+    assert len(found["workshop"]) == 8 and len(found["table"]) == len(devices()) >= 39
+    for row in (*found["table"], *found["workshop"]):
+        assert row["source"].strip("() ") and (row["usd_low"] is None or row["price_source"])
+    h100 = next(r for r in found["table"] if r["name"] == "H100 SXM 80GB")
+    assert (h100["memory_gb"], h100["bandwidth_gb_s"], h100["tflops"]["bf16"], round(h100["ridge"])) == (80, 3350, 989, 295)
+    assert any(r["usd_low"] is None for r in found["table"]) and any("fp8" not in r["tflops"] for r in found["table"])
+
+
 def test_what_does_not_fit_is_said_and_drawn() -> None:
     """Row 45: B=256 of Llama-2-13B on 80 GB."""
     found = desk().sheet({"model": "Llama-2-13B", "device": "H100 SXM 80", "context": "1024", "batch": "256", "ideal": "1"}, 640)

@@ -18,8 +18,9 @@ from ridgeline.planner.catalog import find_model, models
 from ridgeline.planner.explain import explain
 from ridgeline.planner.facts import ModelFacts
 from ridgeline.planner.formats import WEIGHT_FORMATS
-from ridgeline.planner.hardware import MATH_TYPES, Device, devices, find_device
+from ridgeline.planner.hardware import MATH_TYPES, Device, devices, find_device, workshop_devices
 from ridgeline.planner.presets import PRESETS
+from ridgeline.planner.price import rounded
 from ridgeline.planner.question import Question, asked_of, goal_of, options_of, preset_of, search_document, setup_for, table_of
 from ridgeline.planner.question_text import MAX_CONTEXT, question_of
 from ridgeline.planner.report import plan_document
@@ -72,7 +73,8 @@ class Desk:
         host = self._host
         return {
             "models": [*self.own, *models()], "devices": [*((THIS_HOST,) if host else ()), *listed],
-            "device_kinds": {name: d.kind for name, d in listed.items()}, "weight_dtypes": list(WEIGHT_FORMATS), "kv_dtypes": KV_FORMATS,
+            "table": [_row(d) for d in listed.values()], "workshop": [_row(d) for d in workshop_devices().values()],
+            "weight_dtypes": list(WEIGHT_FORMATS), "kv_dtypes": KV_FORMATS,
             "math": MATH_TYPES, "contexts": CONTEXTS, "counts": COUNTS, "presets": {name: asdict(p) for name, p in PRESETS.items()},
             "first_model": next(iter(self.own), "Llama-3.1-8B"), "first_device": "H100 SXM 80GB", "local": self.local, "home": self.home,
             "calibrated": None if host is None or host.calibration is None else host.calibration.date, "most_context": MAX_CONTEXT,
@@ -140,6 +142,15 @@ class Desk:
             self._ranked[key] = search_document(base.facts, goal, options_of(asked, base, goal, chosen))
         found = self._ranked[key]
         return found | {"figure": plan_figures.ranking(found["options"], min(max(width, WIDTHS[0]), WIDTHS[1]))}
+
+
+def _row(d: Device) -> dict[str, Any]:
+    """A device as the page lists it: numbers with their sources and dates; None is unknown."""
+    return {
+        "name": d.name, "kind": d.kind, "memory_gb": d.memory_gb, "bandwidth_gb_s": d.bandwidth_gb_s, "tflops": dict(d.tflops),
+        "ridge": d.ridge(), "link_gb_s": d.link_gb_s, "usd_low": rounded(d.usd_low), "usd_high": rounded(d.usd_high),
+        "price_source": f"{d.price_dates}: {d.price_sources}" if d.price_sources else "", "source": f"{d.spec_source} ({d.provenance})",
+    }  # fmt: skip
 
 
 def desk(own: Mapping[str, Callable[[], ModelFacts]] | None = None, host: Callable[[], Host | None] | None = None, **more: Any) -> Desk:

@@ -232,6 +232,23 @@ function show_providers(rows) {
   $("providers").replaceChildren(head, ...body);
 }
 
+function show_table() {
+  const peaks = choices.math;
+  const heads = [["device"], ["GB", "n"], ["GB/s", "n"], ...peaks.map((m) => [m, "n"]), ["ridge", "n"], ["$/h", "n"], ["price from"], ["numbers from"]];
+  const rows = ask.elements.workshop.checked ? choices.workshop : choices.table;
+  $("table").replaceChildren(row(heads, "th"), ...rows.map((d) => {
+    const name = element("td");
+    const button = element("button", d.name, "plain");
+    button.type = "button";
+    button.addEventListener("click", () => { ask.elements.device.value = d.name; changed(); scrollTo({ top: 0 }); });
+    name.append(button);
+    const price = d.usd_low === null ? "" : d.usd_high === d.usd_low ? d.usd_low.toFixed(2) : `${d.usd_low.toFixed(2)} - ${d.usd_high.toFixed(2)}`;
+    const number = (v) => [v === null || v === undefined ? "" : v.toLocaleString("en", { maximumFractionDigits: 1 }), "n"];
+    const from = (words) => { const cell = element("td"); cell.append(sourced(words)); return cell; };
+    return row([name, number(d.memory_gb), number(d.bandwidth_gb_s), ...peaks.map((m) => number(d.tflops[m])), number(d.ridge), [price, "n"], from(d.price_source), from(d.source)]);
+  }));
+}
+
 function show_ranking(found) {
   const passing = found.options.filter((o) => o.passes), dropped = found.options.filter((o) => !o.passes);
   const goal = [found.slo.itl_ms && `ITL within ${found.slo.itl_ms} ms`, found.slo.ttft_ms && `TTFT within ${found.slo.ttft_ms} ms`].filter(Boolean).join(", ");
@@ -253,6 +270,7 @@ function settle() {
   for (const part of document.querySelectorAll("[data-kind]")) part.hidden = part.dataset.kind !== kind();
   slide("users", Number(ask.elements.users.value) || choices.counts[0]);
   slide("batch", Number(ask.elements.batch.value) || choices.counts[0]);
+  if ($("table_part").open) show_table();
 }
 
 function steps(name) { return name === "context" ? choices.contexts : choices.counts; }
@@ -323,6 +341,7 @@ $("pin").addEventListener("click", () => {
   if (shown) show_numbers(shown);
 });
 $("rank").addEventListener("toggle", () => { if ($("rank").open && choices) rank(); });
+$("table_part").addEventListener("toggle", () => { if ($("table_part").open && choices) show_table(); });
 $("reset").addEventListener("click", () => { location.search = ""; });
 $("add_provider").addEventListener("submit", (event) => {
   event.preventDefault();
