@@ -254,12 +254,12 @@ class _Bench:
             long, others = prompts(1, prompt, self.vocab, 300 + i)[0], prompts(running, 64, self.vocab, 400 + i)
             alone = self._runner(paced=True)
             self._note("alone_ttft_s", alone.first_token_s(Job(long, 2)))
+            _, whole, _ = self._arrival_once(long, [Job(p, 2000) for p in others], 1, paced=False)
+            self._note("whole_p99_itl_s", float(np.quantile(whole, 0.99)))
             steady_gaps, gaps, seconds = self._arrival_once(long, [Job(p, 2000) for p in others], steady, paced=True)
             self._note("steady_itl_s", median(steady_gaps))
             self._note("p99_itl_s", float(np.quantile(gaps, 0.99)))
             self._note("ttft_s", seconds)
-            _, whole, _ = self._arrival_once(long, [Job(p, 2000) for p in others], 1, paced=False)
-            self._note("whole_p99_itl_s", float(np.quantile(whole, 0.99)))
         values = {name: median(self.runs[name]) for name in ("steady_itl_s", "p99_itl_s", "whole_p99_itl_s", "ttft_s", "alone_ttft_s")}
         return ArrivalResult(
             prompt, running, values["steady_itl_s"], values["p99_itl_s"], values["p99_itl_s"] / values["steady_itl_s"],
