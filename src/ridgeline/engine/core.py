@@ -96,7 +96,8 @@ class EngineCore:
             if step.spans:
                 program.forward(step)
             ran = clock()
-            sampled = sample_step(program, step, state, self._choices, self.requests, self.limits.vocab, ran)
+            rule = None if self.speculator is None else self.speculator.rule
+            sampled = sample_step(program, step, state, self._choices, self.requests, self.limits.vocab, ran, rule)
         except Exception as fault:
             with self.lock:
                 self._give_up(step, f"{type(fault).__name__}: {fault}")

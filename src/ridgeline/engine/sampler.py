@@ -5,7 +5,7 @@ Knows the order of logits rows. Refuses to know what a draw is (`sampling/`) and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -20,6 +20,10 @@ from ridgeline.scheduler.state import UNDRAWN, Draw, SchedulerState
 from ridgeline.types import FinishReason
 
 NOT_FINITE = "the logits hold NaN or infinity, or no token is allowed"
+
+
+# (program, draws, their rows, vocab) -> the rows again, with what rows with guesses give already decided (`SampleRow.given`).
+Rule = Callable[[Program, Sequence[Draw], list[SampleRow], int], list[SampleRow]]
 
 
 @dataclass(slots=True)
@@ -49,8 +53,9 @@ def sample_step(
     requests: Mapping[str, RequestState],
     vocab: int,
     now: float,
+    rule: Rule | None = None,
 ) -> StepResult:
-    """Sample what the step's logits are for. `now`: seconds, for the times of the tokens."""
+    """Sample what the step's logits are for. `now`: seconds, for the times of the tokens; rule: decides on guesses, None: coupled."""
     draws = state.draws
     result = StepResult([UNDRAWN] * len(draws))
     rows, owners, broken = list[SampleRow](), list[tuple[int, Draw, Choice]](), set[int]()
@@ -65,6 +70,8 @@ def sample_step(
             broken.add(draw.seq)
         if draw.ahead == 0:
             result.choices.append(choice)
+    if rule is not None and state.record.drafts:
+        rows = rule(program, [draw for _, draw, _ in owners], rows, vocab)
     owed = _prompt_rows(step, state, choices, requests, rows)
     if not rows:
         return result

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
 import numpy as np
 
 from ridgeline.engine.choice import Choice
+from ridgeline.engine.reject import reject
+from ridgeline.engine.sampler import Rule
 from ridgeline.graph.step import Span, Step
 from ridgeline.sampling.plan import SampleRow
 from ridgeline.scheduler.state import SchedulerState, Sequence, StepRecord, Tokens
@@ -27,7 +30,9 @@ _PROBE = 32  # steps between guesses that cost something, while they are not wor
 
 
 class Speculator:
-    """Mutable. most: guesses of one sequence in one step; predict: seconds of a step, from the cost model, None: always `most`; guess:
+    """Mutable. rule: decides on guesses in place of the coupled draw, with `rejection`.
+
+    most: guesses of one sequence in one step; predict: seconds of a step, from the cost model, None: always `most`; guess:
     seconds of a step of the draft model, where guesses are not free; least_batch_off: no guesses when so many sequences decode.
 
     A proposer whose guesses are free goes on guessing while nothing is verified, and learns from what was drawn.
@@ -40,8 +45,11 @@ class Speculator:
         predict: Seconds | None = None,
         least_batch_off: int | None = None,
         guess: Seconds | None = None,
+        *,
+        rejection: bool = False,
     ) -> None:
         self.proposer, self.most = proposer, most
+        self.rule: Rule | None = partial(reject, self.made) if rejection else None
         self.fault: str | None = None  # why there are no more guesses
         self._predict, self._off, self._guess = predict, least_batch_off, guess
         self._acceptance = Acceptance()
@@ -90,6 +98,10 @@ class Speculator:
             else:
                 self._plain += _WEIGHT * (ratio - self._plain)
 
+    def made(self, seq_id: int) -> Proposal:
+        """What was guessed for a sequence before the step in flight."""
+        return self._made.get(seq_id, NOTHING)
+
     def forget(self, ids: Iterable[int]) -> None:
         """These sequences ended."""
         gone = [i for i in ids if i in self._known]
@@ -114,7 +126,7 @@ class Speculator:
 
     @staticmethod
     def _checked(proposal: Proposal, choice: Choice) -> Proposal:
-        return Proposal(choice.look_ahead(proposal.tokens), proposal.strength) if proposal.tokens else NOTHING
+        return replace(proposal, tokens=choice.look_ahead(proposal.tokens)) if proposal.tokens else NOTHING
 
     def _cost(self, decoding: list[Sequence]) -> StepCost | None:
         if self._predict is None:

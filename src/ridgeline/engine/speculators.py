@@ -37,8 +37,8 @@ def make_speculator(plan: Plan, costs: Callable[[], GraphCost], vocab: int, draf
         return None
     predict = step_seconds(costs(), plan) if config.adaptive else None
     guess = step_seconds(draft.costs, draft.plan) if draft is not None and config.adaptive else None
-    proposer = _proposer(config, vocab, draft)
-    return Speculator(proposer, config.num_speculative_tokens, predict, config.disable_by_batch_size, guess)
+    proposer, rejection = _proposer(config, vocab, draft), config.accept == "rejection"
+    return Speculator(proposer, config.num_speculative_tokens, predict, config.disable_by_batch_size, guess, rejection=rejection)
 
 
 def _proposer(config: SpeculativeConfig, vocab: int, draft: LoadedDraft | None) -> Proposer:
@@ -50,7 +50,7 @@ def _proposer(config: SpeculativeConfig, vocab: int, draft: LoadedDraft | None) 
         plan = draft.plan
         windows = [group.window for group in cache_groups(draft.program.graph.caches)]
         kv = KvCache(windows, plan.blocks, plan.block_size, "radix" if plan.prefix_caching else "off")
-        return DraftProposer(draft.program, kv, vocab, plan.max_model_len, plan.chunk)
+        return DraftProposer(draft.program, kv, vocab, plan.max_model_len, plan.chunk, config.accept == "rejection")
     text = f"speculative_config: method {config.method} is not available in this version"
     raise UnsupportedError(text, field="method", value=config.method, remedy="use ngram or draft_model")
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ridgeline.graph.step import Int32Array
 from ridgeline.sampling.plan import SampleRow
+from ridgeline.sampling.verify import Distribution
 
 # How the target would draw a token: (logits row, guesses before it) -> the draw, with its noise, penalties and masks; None when no
 # further guess would be of use.
@@ -30,11 +31,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Guesses, best first in time; none when nothing comes to mind. strength: any number that tells good guesses of this proposer from bad
-    ones (`adaptive` learns what each is worth)."""
+    """Guesses, in their order; none when nothing comes to mind. strength: any number that tells good guesses of this proposer from bad
+    ones (`adaptive` learns what each is worth); drawn_from: what each was drawn from, None when they were looked up."""
 
     tokens: list[int]
     strength: int = 0
+    drawn_from: list[Distribution] | None = None
 
 
 NOTHING = Proposal([])

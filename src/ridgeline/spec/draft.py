@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ridgeline.graph.step import Int32Array, Span, Step
 from ridgeline.kv.manager import KvCache, Table
 from ridgeline.sampling.plan import Sampled, SamplePlan
+from ridgeline.sampling.verify import Distribution, distribution
 from ridgeline.spec.base import NOTHING, Asked, Proposal
 
 
@@ -24,6 +26,8 @@ class Runner(Protocol):
     def forward(self, step: Step) -> None: ...
 
     def sample(self, plan: SamplePlan) -> Sampled: ...
+
+    def logits(self) -> npt.NDArray[np.float32]: ...
 
 
 @dataclass(slots=True)
@@ -43,15 +47,18 @@ class _Turn:
     kept: _Kept
     past: int
     guesses: list[int]
+    drawn_from: list[Distribution]
 
 
 class DraftProposer:
     """A `Proposer`. kv: the draft's own cache; vocab: ids that may be drawn; longest: the draft's own model length; chunk: tokens that it
-    reads at most before it guesses: a sequence whose prompt it has not read to the end gets no guess yet."""
+    reads at most before it guesses: a sequence whose prompt it has not read to the end gets no guess yet. distributions: proposals say
+    what they were drawn from (rejection)."""
 
     free = False
 
-    def __init__(self, runner: Runner, kv: KvCache, vocab: int, longest: int, chunk: int = 512) -> None:
+    def __init__(self, runner: Runner, kv: KvCache, vocab: int, longest: int, chunk: int = 512, distributions: bool = False) -> None:
+        self._distributions = distributions
         self._runner, self.kv, self._vocab, self._longest, self._chunk = runner, kv, vocab, longest, chunk
         self._kept: dict[int, _Kept] = {}
 
@@ -62,8 +69,8 @@ class DraftProposer:
         while alive:
             self._forward([(turn, np.array(turn.guesses[-1:], np.int32)) for turn in alive], {id(turn) for turn in alive})
             alive = self._draw(alive)
-        made = {turn.one.id: turn.guesses for turn in turns}
-        return [Proposal(made[one.id]) if made.get(one.id) else NOTHING for one in asked]
+        made = {turn.one.id: Proposal(turn.guesses, 0, turn.drawn_from if self._distributions else None) for turn in turns if turn.guesses}
+        return [made.get(one.id, NOTHING) for one in asked]
 
     def forget(self, ids: Iterable[int]) -> None:
         for id in ids:
@@ -87,7 +94,7 @@ class DraftProposer:
                 continue
             self.kv.grow(kept.table, past, room)  # once for all guesses: what is behind a window now is not needed after a rejection
             most = one.most if room - new >= one.most - 1 else room - new + 1
-            turn = _Turn(replace(one, most=most), kept, past, [])
+            turn = _Turn(replace(one, most=most), kept, past, [], [])
             reading.append((turn, new))
             left -= new
             if ends:
@@ -140,10 +147,13 @@ class DraftProposer:
         if not rows:
             return []
         drawn = self._runner.sample(SamplePlan(tuple(rows), self._vocab)).tokens.tolist()
+        logits = self._runner.logits() if self._distributions else None
         going = []
-        for turn, token in zip(drawing, drawn, strict=True):
-            if token >= 0:
+        for turn, row, token in zip(drawing, rows, drawn, strict=True):
+            found = None if logits is None else distribution(logits[row.row, : self._vocab], row)
+            if token >= 0 and (found is not None or logits is None):
                 turn.guesses.append(token)
+                turn.drawn_from += [found] if found is not None else []
                 if len(turn.guesses) < turn.one.most:
                     going.append(turn)
         return going
