@@ -143,7 +143,7 @@ BAD: list[tuple[dict[str, object], str]] = [
     ({"rates": (float("inf"),)}, "--rate"),
     ({"rates": (1.0,), "concurrency": (1,)}, "--rate"), ({"concurrency": (-1,)}, "--concurrency"), ({"requests": 0}, "--requests"),
     ({"workload": "x"}, "--workload"), ({"timeout_s": 0.0}, "--timeout"), ({"trace": Path("x"), "sweep": True}, "--trace"),
-    ({"burst": 0}, "--burst"), ({"seed": -1}, "--seed"),
+    ({"burst": 0}, "--burst"), ({"input_len": 0}, "--input-len"), ({"seed": -1}, "--seed"),
 ]  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """A server with no model: it streams made-up tokens at scripted times, or fails as it is told. What the client is checked against.
 
-The script is in the model's name, as `key=value` pairs with commas: see `Script`. Knows as much of HTTP as one keep-alive client needs.
+The script is in the model's name, as `key=value` pairs with commas or semicolons: see `Script`. Knows as much of HTTP as one keep-alive client needs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Script:
         """Unknown keys are passed over: any model name is a script."""
         known = {f.name: f.default for f in fields(cls)}
         given: dict[str, Any] = {}
-        for pair in name.split(","):
+        for pair in name.replace(";", ",").split(","):
             key, _, value = pair.partition("=")
             if key in known:
                 given[key] = type(known[key])(value)
@@ -130,7 +130,8 @@ async def _until(moment: float) -> None:
 
 
 def _event(writer: asyncio.StreamWriter, document: dict[str, Any]) -> None:
-    _chunk(writer, b"data: " + json.dumps(document).encode() + b"\n\n")
+    head = {"id": "fake-1", "object": "chat.completion.chunk", "created": 0, "model": "fake"}
+    _chunk(writer, b"data: " + json.dumps(head | document).encode() + b"\n\n")
 
 
 def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:

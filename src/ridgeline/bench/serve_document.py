@@ -111,7 +111,7 @@ def setup(result: ServeResult) -> Setup:
     if server.version:
         versions[server.name] = server.version
     settings: dict[str, Cell] = {
-        "workload": asked.workload, "requests": asked.count, "scale": asked.scale, "ignore_eos": asked.ignore_eos, "model": server.model,
+        "workload": asked.workload, "requests": asked.count, "scale": asked.scale, "input_len": asked.input_len, "output_len": asked.output_len, "ignore_eos": asked.ignore_eos, "model": server.model,
         "url": server.target.url, "salt": result.salt,
     }  # fmt: skip
     commands = (shlex.join(result.command), *([server.command] if server.command else []))

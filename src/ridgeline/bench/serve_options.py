@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ridgeline.bench.client_metrics import Slo
-from ridgeline.bench.load_workloads import PRESETS, Endpoint, Preset, preset
+from ridgeline.bench.load_workloads import MAX_LENGTH, PRESETS, Endpoint, Mix, Preset, preset
 from ridgeline.errors import UserError
 
 MAX_LOAD = 10_000
@@ -40,7 +40,8 @@ class Source:
 class ServeOptions:
     """concurrency: closed loads; rates: open loads in sessions/s; neither: the preset's. sweep: double the load until the knee is passed.
 
-    limit_s: after it a cell begins no new session; repeats: more tries of a cell that others disturbed. slo: None takes the preset's.
+    limit_s: after it a cell begins no new session; repeats: more tries of a cell that others disturbed. slo: None takes the preset's;
+    input_len, output_len: tokens of every prompt and answer, None the preset's mix.
     """
 
     source: Source
@@ -64,6 +65,8 @@ class ServeOptions:
     ignore_eos: bool = True
     temperature: float = 0.0
     continuous_usage: bool = False
+    input_len: int | None = None
+    output_len: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,6 +84,9 @@ class ServeOptions:
             _within("--rate", rate, 1e-6, 1e6)
         if self.requests is not None:
             _within("--requests", self.requests, 1, 1_000_000)
+        for name, length in (("--input-len", self.input_len), ("--output-len", self.output_len)):
+            if length is not None:
+                _within(name, length, 1, MAX_LENGTH)
         if self.rates and (self.concurrency or self.sweep):
             raise UserError("--rate is an open loop, --concurrency and --sweep are closed ones", field="--rate", remedy="give one of them")
         if self.trace is not None and (self.rates or self.concurrency or self.sweep):
@@ -89,7 +95,9 @@ class ServeOptions:
 
     @property
     def preset(self) -> Preset:
-        return PRESETS[self.workload]
+        found = PRESETS[self.workload]
+        prompt = found.prompt if self.input_len is None else Mix(self.input_len)
+        return replace(found, prompt=prompt, output=found.output if self.output_len is None else Mix(self.output_len))
 
     @property
     def promise(self) -> Slo:

@@ -25,6 +25,8 @@ _LOADS_HELP = "Closed loop: so many sessions at once, e.g. 1,4,16; 0 is all. Def
 _RATE_HELP = "Open loop: sessions per second, e.g. 0.5,1,2, whoever waits. Poisson."
 _SWEEP_HELP = "Double the concurrency until the knee is passed."
 _SALT_HELP = "Begins every prompt, so that no run finds another's cache. Default: drawn anew and told."
+_INPUT_HELP = "Tokens of every prompt (beside what sessions share). Default: the workload's mix."
+_OUTPUT_HELP = "Tokens of every answer. Default: the workload's mix."
 _SCALE_HELP = "Multiplies all lengths."
 _LIMIT_HELP = "A cell begins no new session after so many seconds."
 _DIR_HELP = "Where llama-bench, llama-batched-bench and llama-server lie, before PATH; several times."
@@ -66,6 +68,8 @@ def serve(
     salt: Annotated[str | None, typer.Option(metavar="TEXT", help=_SALT_HELP)] = None,
     keep_cache: Annotated[bool, typer.Option("--keep-cache", help="One salt for all cells: later ones find the cache.")] = False,
     scale: Annotated[float, typer.Option(metavar="X", help=_SCALE_HELP)] = 1.0,
+    input_len: Annotated[int | None, typer.Option(parser=args.count("--input-len"), metavar="N", help=_INPUT_HELP)] = None,
+    output_len: Annotated[int | None, typer.Option(parser=args.count("--output-len"), metavar="N", help=_OUTPUT_HELP)] = None,
     slo_ttft: Annotated[float | None, typer.Option(metavar="MS", help="Promise for TTFT. Default: the workload's.")] = None,
     slo_tpot: Annotated[float | None, typer.Option(metavar="MS", help="Promise for TPOT. Default: the workload's.")] = None,
     max_seconds: Annotated[float, typer.Option(metavar="S", help=_LIMIT_HELP)] = 120.0,
@@ -116,6 +120,8 @@ def ab(
     requests: Annotated[int | None, typer.Option(parser=args.count("--requests"), metavar="N", help="Sessions per cell.")] = None,
     seed: Annotated[int, typer.Option(parser=args.count("--seed"), metavar="N", help="Of the first round's prompts.")] = 0,
     scale: Annotated[float, typer.Option(metavar="X", help=_SCALE_HELP)] = 1.0,
+    input_len: Annotated[int | None, typer.Option(parser=args.count("--input-len"), metavar="N", help=_INPUT_HELP)] = None,
+    output_len: Annotated[int | None, typer.Option(parser=args.count("--output-len"), metavar="N", help=_OUTPUT_HELP)] = None,
     max_seconds: Annotated[float, typer.Option(metavar="S", help=_LIMIT_HELP)] = 120.0,
     repeats: Annotated[int, typer.Option(parser=args.count("--repeats"), metavar="N", help=_REPEATS_HELP)] = 2,
     endpoint: Annotated[str | None, typer.Option(metavar="NAME", help="chat or completions. Default: the workload's.")] = None,
@@ -233,6 +239,7 @@ def serve_options(given: dict[str, Any]) -> ServeOptions:
         tuple(int(v) for v in _numbers("--concurrency", given["concurrency"], whole=True)), _numbers("--rate", given["rate"]),
         given["burst"], given["sweep"], given["requests"], given["seed"], given["salt"], given["keep_cache"], given["scale"], slo,
         given["warmup"], given["max_seconds"], given["timeout"], given["repeats"], endpoint, given["ignore_eos"], given["temperature"],
+        input_len=given["input_len"], output_len=given["output_len"],
     )  # fmt: skip
 
 
