@@ -42,9 +42,9 @@ class Request:
 
 @dataclass(slots=True)
 class CellResult:
-    """kv: per step (sequences running, tokens they hold, share of KV blocks in use). cold_s, warm_s: time to first token of the same short
-    request, first and second time in the process. load_s: from nothing to ready. steal, others: CPU shares taken by the hypervisor and by
-    other processes while it ran."""
+    """kv: per step (sequences running, tokens they hold in the cache, share of KV blocks in use). cold_s, warm_s: time to first token of
+    the same short request, first and second time in the process. load_s: from nothing to ready. steal, others: CPU shares taken by the
+    hypervisor and by other processes while it ran."""
 
     rung: str
     seconds: float = 0.0
@@ -99,7 +99,7 @@ def _note(core: EngineCore, result: CellResult, made: dict[str, list[int]]) -> N
     running = [s for s in state.running if s.table is not None]
     if running:
         free, cached, used = max(state.kv.usage(), key=lambda u: u[2] / max(1, sum(u)))
-        result.kv.append((len(running), sum(s.known for s in running), used / max(1, free + cached + used)))
+        result.kv.append((len(running), sum(s.computed for s in running), used / max(1, free + cached + used)))
     for id, asked in core.requests.items():
         made[id] = asked.choices[0].token_ids
 

@@ -29,7 +29,7 @@ class Spread:
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """One run of a rung. hit_rate: prompt tokens from the prefix cache; kv_users: (sequences, greatest share of the KV blocks in use while
-    so many ran); kv_context: (tokens that the running sequences hold, share), thinned; accepted: of drafted tokens."""
+    so many ran); kv_context: (tokens a sequence, share) while as many ran as ever did; accepted: of drafted tokens."""
 
     output_tok_s: float
     total_tok_s: float
@@ -82,15 +82,13 @@ def kv_against_users(kv: Sequence[Sequence[float]]) -> tuple[tuple[float, float]
 
 
 def kv_against_context(kv: Sequence[Sequence[float]], points: int = 40) -> tuple[tuple[float, float], ...]:
-    """Of steps whose sequences hold about as many tokens the greatest share."""
-    if not kv:
-        return ()
-    top = max(tokens for _, tokens, _ in kv)
-    width = max(1.0, top / points)
+    """(tokens a sequence, greatest share) of the steps in which as many sequences ran as ever did, at most about `points` of them."""
+    most = max((users for users, _, _ in kv), default=0)
+    full = [(tokens / users, share) for users, tokens, share in kv if users == most]
+    width = max(1.0, max((tokens for tokens, _ in full), default=0.0) / points)
     bins: dict[int, tuple[float, float]] = {}
-    for _, tokens, share in kv:
-        kept = bins.get(int(tokens / width), (0.0, -1.0))
-        if share > kept[1]:
+    for tokens, share in full:
+        if share > bins.get(int(tokens / width), (0.0, -1.0))[1]:
             bins[int(tokens / width)] = (float(tokens), share)
     return tuple(bins[i] for i in sorted(bins))
 
