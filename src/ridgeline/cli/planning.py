@@ -11,7 +11,6 @@ import typer
 
 import ridgeline.cli.args as args
 import ridgeline.planner.units as units
-from ridgeline.errors import UserError
 
 
 def _option(parser: Callable[[str, str], Any], name: str, metavar: str, help_: str) -> Any:
@@ -111,7 +110,7 @@ def plan(
       ridgeline plan Qwen3-32B --device "H100 SXM" --tp 2 --rate 5/s --cached 2K --price 2.69/h
       ridgeline plan --page                                           the same with sliders and plots, in a browser
     """
-    from ridgeline.cli.plan import plan as run
+    from ridgeline.cli.plan_page import start
     from ridgeline.planner.question import Question
 
     asked = Question(
@@ -119,14 +118,7 @@ def plan(
         price, utilization if utilization is not None else Decimal(1), weight_dtype, kv_dtype, kv_heads, weights_bytes, bandwidth,
         memory, overhead, math, tp, pp, replicas, threads, ideal, ignore_window, explain,
     )  # fmt: skip
-    if page:
-        from ridgeline.cli.plan_page import open_page
-
-        open_page(asked, port=port, show=open_)
-    elif model is None:
-        raise UserError("no model was named", field="MODEL", remedy="name one of `ridgeline models`, a file, or use --page")
-    else:
-        run(asked, as_json=json)
+    start(asked, page=page, port=port, show=open_, as_json=json)
 
 
 def simulate(
@@ -156,11 +148,7 @@ def simulate(
     kv_blocks: Annotated[int | None, _count("--kv-blocks", "Blocks of 16 tokens. Default: what memory leaves.")] = None,
     trace_out: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write a Perfetto trace.")] = None,
     html_out: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report: Gantt, KV usage, CDFs, tables.")] = None,
-    tp: Tp = 1,
-    replicas: Replicas = 1,
-    ttft: Ttft = None,
-    itl: Itl = None,
-    price: Price = None,
+    tp: Tp = 1, replicas: Replicas = 1, ttft: Ttft = None, itl: Itl = None, price: Price = None,
     weight_dtype: WeightDtype = None,
     kv_dtype: KvDtype = None,
     hardware_file: HardwareFile = None,
@@ -175,25 +163,23 @@ def simulate(
       ridgeline simulate Llama-3.1-8B --device "H100 SXM" --rate 20/s --requests 1000
       ridgeline simulate Llama-3.1-8B --device "H100 SXM" --replicas 8 --workload agents --router prefix --ttft 500ms --itl 30ms
       ridgeline simulate Llama-3.1-8B --device "A100 SXM" --batching both --html gantt.html
-      ridgeline simulate Qwen3-32B --device "H100 SXM" --tp 2 --trace-in arrivals.jsonl --trace out.json
+      ridgeline simulate Qwen3-32B --device "H100 SXM" --tp 2 --trace-in arrivals.jsonl
       ridgeline simulate smollm2 --this-host --workload closed --users 16 --prompt 128 --output 64
     """
     from ridgeline.bench.workloads import Lengths
     from ridgeline.cli.simulate import SimulateArgs, run
     from ridgeline.planner.question import Question
 
-    run(
-        Question(
-            model, device, this_host, hardware_file=hardware_file, ttft=ttft, itl=itl, price=price, weight_dtype=weight_dtype,
-            kv_dtype=kv_dtype, tp=tp, replicas=replicas, threads=threads, ideal=ideal,
-        ),
-        SimulateArgs(
-            workload, trace_in, requests, 5.0 if rate is None else rate, users, burst, turns, 1.0 if think is None else think,
-            Lengths(prompt, output, spread), prefix, seed, max_num_seqs, max_num_batched_tokens, router, prefix_cache, batching,
-            kv_blocks, trace_out, html_out,
-        ),
-        as_json=json,
+    fleet = Question(
+        model, device, this_host, hardware_file=hardware_file, ttft=ttft, itl=itl, price=price, weight_dtype=weight_dtype,
+        kv_dtype=kv_dtype, tp=tp, replicas=replicas, threads=threads, ideal=ideal,
     )  # fmt: skip
+    load = SimulateArgs(
+        workload, trace_in, requests, 5.0 if rate is None else rate, users, burst, turns, 1.0 if think is None else think,
+        Lengths(prompt, output, spread), prefix, seed, max_num_seqs, max_num_batched_tokens, router, prefix_cache, batching, kv_blocks,
+        trace_out, html_out,
+    )  # fmt: skip
+    run(fleet, load, as_json=json)
 
 
 def calibrate(
