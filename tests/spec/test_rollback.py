@@ -7,7 +7,7 @@ text, finish reasons, stop reasons, log-probabilities, usage. Logits are a funct
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -27,6 +27,7 @@ from ridgeline.graph.step import Step
 from ridgeline.kv.manager import CachePolicy
 from ridgeline.sampling.grammar import Grammar, GrammarCompiler, GrammarSpec
 from ridgeline.scheduler.state import Faults
+from ridgeline.spec.base import NOTHING, Asked, Proposal
 from ridgeline.spec.ngram import NgramProposer
 from ridgeline.types import CompletionOutput, RequestOutput, SamplingParams
 
@@ -136,7 +137,8 @@ def test_every_kind_at_once_equals_alone(policy: CachePolicy, right: float, chun
         assert len(set(proposer.forgotten)) == sum(len(one.choices) for _, one in asked) - 1  # the answer of one token was never asked for
     counts = core.metrics.counts
     drafted, accepted = counts["spec_decode_num_draft_tokens"], counts["spec_decode_num_accepted_tokens"]
-    assert drafted > 100 and (accepted == 0 if right == 0.0 else accepted > 0.2 * right * drafted)
+    free = sum(c.accepted_tokens for kind, one in asked if not kind.startswith("schema") for c in one.output().outputs)
+    assert drafted > 100 and (free == 0 if right == 0.0 else accepted > 0.2 * right * drafted)
     assert counts["generation_tokens"] == 2 * sum(len(c.token_ids) for kind in KINDS for c in alone(kind).outputs)
     assert accepted == sum(counts[f"spec_decode_num_accepted_tokens_per_pos_{p}"] for p in range(16))
     assert all(used == 0 for _, _, used in core.state.kv.usage())
@@ -232,3 +234,26 @@ def test_min_tokens_that_do_not_count_drafts_are_found(monkeypatch: pytest.Monke
         monkeypatch.setattr(Choice, "_mask", lambda self, ahead: self._bans.next(self.token_ids))
 
     assert _differs(broken, ["an end", "bad words", "schema"])
+
+
+class Silent:
+    """A proposer that never guesses."""
+
+    free = True
+
+    def propose(self, asked: Sequence[Asked]) -> list[Proposal]:
+        return [NOTHING for _ in asked]
+
+    def forget(self, ids: Iterable[int]) -> None: ...
+
+
+def test_what_a_grammar_forces_is_guessed_and_verified() -> None:
+    """The keys of a schema cost no step of their own; the answer is the one without guesses."""
+    core = make_core(program(), limits=LIMITS)
+    core.speculator = Speculator(Silent(), 8)
+    asked = [(kind, ask(core, kind)) for kind in KINDS]
+    run(core, *[one for _, one in asked])
+    assert all(same(a, b) for k, one in asked for a, b in zip(one.output().outputs, alone(k).outputs, strict=True))
+    bound = [c for k, one in asked if k.startswith("schema") for c in one.output().outputs]
+    free = [c for k, one in asked if not k.startswith("schema") for c in one.output().outputs]
+    assert all(c.accepted_tokens == c.drafted_tokens > 1 for c in bound) and not any(c.drafted_tokens for c in free)

@@ -5,11 +5,13 @@ Knows how the next token is drawn and what ends it. Refuses to know blocks, orde
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from ridgeline.engine.masks import Bans
 from ridgeline.errors import InternalError
-from ridgeline.sampling.guide import GuideState, Mask
+from ridgeline.sampling.guide import Forcing, GuideState, Mask
 from ridgeline.sampling.plan import SampleRow, TopLogprobs
 from ridgeline.scheduler.state import Sequence
 from ridgeline.text.stream import TextStream
@@ -98,6 +100,13 @@ class Choice:
             self._masks = len(self.token_ids), masks
             drafts = drafts[: max(0, len(masks) - 1)]
         return drafts
+
+    def forced(self) -> list[int]:
+        """What its grammar leaves no choice about, in the likeliest spelling; an error of the grammar's is left to the draw."""
+        grammar = self._bans.grammar
+        with suppress(Exception):
+            return grammar.forced() if isinstance(grammar, Forcing) else []
+        return []
 
     def _mask(self, ahead: int) -> Mask | None:
         at, masks = self._masks

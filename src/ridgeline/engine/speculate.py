@@ -26,6 +26,7 @@ from ridgeline.spec.base import NOTHING, Asked, Proposal, Proposer
 
 Seconds = Callable[[Step], float]
 _WEIGHT = 0.1  # of a new measurement
+_FORCED = 1 << 20  # the strength of what a grammar forces
 _PROBE = 32  # steps between guesses that cost something, while they are not worth it
 
 
@@ -74,7 +75,7 @@ class Speculator:
             for seq in decoding:
                 seq.guess(())
             return
-        made = [self._checked(p, choices[s.id]) for s, p in zip(decoding, proposals, strict=True)]
+        made = [self._checked(p, choices[s.id], s) for s, p in zip(decoding, proposals, strict=True)]
         self._made = {s.id: p for s, p in zip(decoding, made, strict=True) if p.tokens}
         for seq, p, count in zip(decoding, made, self._lengths(decoding, made), strict=True):
             seq.guess(p.tokens[:count])
@@ -124,8 +125,11 @@ class Speculator:
             self._guessing += _WEIGHT * ((perf_counter() - begun) / max(1e-9, predicted) - self._guessing)
         return proposals
 
-    @staticmethod
-    def _checked(proposal: Proposal, choice: Choice) -> Proposal:
+    def _checked(self, proposal: Proposal, choice: Choice, seq: Sequence) -> Proposal:
+        """What a grammar forces goes before any guess; then what the choice lets pass."""
+        forced = choice.forced()[: max(0, min(self.most, seq.cap - 1 - seq.known))] if choice.grammar is not None else []
+        if forced and proposal.tokens[: len(forced)] != forced:
+            proposal = Proposal(forced, _FORCED)
         return replace(proposal, tokens=choice.look_ahead(proposal.tokens)) if proposal.tokens else NOTHING
 
     def _cost(self, decoding: list[Sequence]) -> StepCost | None:

@@ -190,6 +190,11 @@ class GrammarState:
         with self._lock:
             return int(self._matcher.validate_tokens(tokens))
 
+    def forced(self) -> list[int]:
+        """Tokens that spell what must follow (`guide.Forcing`)."""
+        with self._lock:
+            return [] if self._matcher.is_stopped() else [int(t) for t in self._matcher.compute_ff_tokens()]
+
     def rollback(self, count: int) -> None:
         with self._lock:
             if count < 0 or count > self._trail or not self._matcher.rollback(count):

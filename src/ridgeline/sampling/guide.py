@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,14 @@ class GuideState(Protocol):
 
     def rollback(self, count: int) -> None:
         """Forget the last `count` accepted tokens (rejected drafts)."""
+
+
+@runtime_checkable
+class Forcing(Protocol):
+    """A state that can say what must come next: such tokens are the best guesses there are. They are verified like any guess."""
+
+    def forced(self) -> list[int]:
+        """Tokens that spell the only text that may follow, as far as there is only one; other spellings may be allowed."""
 
 
 class Guide(Protocol):

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from ridgeline.errors import InternalError
-from ridgeline.sampling.guide import Guide, GuideState, Mask
+from ridgeline.sampling.guide import Forcing, Guide, GuideState, Mask
 from ridgeline.text.reasoning import Start, ThinkTags
 from ridgeline.text.tokenizer import Tokenizer
 
@@ -154,6 +154,13 @@ class ThinkingState:
         self._trail.append((place, told))
         self._place = self._bounded(following)
         return done
+
+    def forced(self) -> list[int]:
+        """The rest of a closing tag that is said by force, or what the answer's grammar forces (`guide.Forcing`)."""
+        place, answer = self._place, self._answer
+        if place.forced >= 0:
+            return self._marks.close_ids[place.forced :]
+        return answer.forced() if place.stage == "answer" and isinstance(answer, Forcing) else []
 
     def rollback(self, count: int) -> None:
         if count < 0 or count > len(self._trail):
