@@ -125,6 +125,9 @@ def test_a_calibrated_host_shows_what_was_measured() -> None:
     sheet = asked.sheet({"model": "Qwen2.5-0.5B", "device": "This Host", "context": "1K", "weight_dtype": form, "batch": "4"}, 640)
     assert f"{points[0].name} (measured)" in sheet["figures"]["roofline"] and "(fitted)" in sheet["figures"]["roofline"]
     assert {"fitted"} <= {line["kind"] for line in sheet["lines"]}
+    other = asked.sheet({"model": "Qwen2.5-0.5B", "device": "this host", "context": "1K", "weight_dtype": "q8_0"}, 640)
+    assert any("not calibrated" in n and "roofline of this host" in n for n in other["document"]["notes"])
+    assert "measured" in {line["kind"] for line in other["lines"]}
     with pytest.raises(UserError, match="ceilings are not known"):
         desk().sheet({"model": "Qwen2.5-0.5B", "device": "this host"}, 640)
 

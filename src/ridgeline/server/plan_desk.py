@@ -116,8 +116,9 @@ class Desk:
         rows = parse_providers(providers)
         chosen = preset_of(asked)
         goal, wanted = goal_of(asked, chosen), asked_of(asked, chosen)
-        setup = self._setup(asked)
+        setup, why = fitted_or_not(self._setup(asked))
         document = plan_document(setup, wanted)
+        document["notes"] += why
         if asked.kv_heads is not None:
             document["notes"].append(f"{asked.kv_heads} KV heads instead of the model's own: accuracy needs an evaluation")
         return {
@@ -142,6 +143,15 @@ class Desk:
             self._ranked[key] = search_document(base.facts, goal, options_of(asked, base, goal, chosen))
         found = self._ranked[key]
         return found | {"figure": plan_figures.ranking(found["options"], min(max(width, WIDTHS[0]), WIDTHS[1]))}
+
+
+def fitted_or_not(setup: Setup) -> tuple[Setup, list[str]]:
+    """A setup whose format was not calibrated here is timed by the measured ceilings alone, and a note says so."""
+    try:
+        setup.step_clock()
+    except UserError as error:
+        return setup.change(calibration=None), [f"{error}. Until then: the roofline of this host's measured ceilings"]
+    return setup, []
 
 
 def _row(d: Device) -> dict[str, Any]:
