@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ridgeline.bench.serve_cells import Bench, Cell, WarmUp
 from ridgeline.bench.serve_options import ServeOptions
 from ridgeline.bench.serve_server import Server, serving
+from ridgeline.bench.serve_tokens import TokenCheck, check_tokens, tokenizer_of
 
 Say = Callable[[str], None]
 KNEE = 0.90
@@ -17,7 +18,8 @@ _GAIN = 1.05
 
 @dataclass(frozen=True, slots=True)
 class ServeResult:
-    """server: what was measured; saturated: the load at which a sweep was stopped, None where it was not; command: ours."""
+    """server: what was measured; saturated: the load at which a sweep was stopped, None where it was not; command: ours.
+    tokens: the server's counts beside the tokenizer's, None where the model's file is not at hand."""
 
     asked: ServeOptions
     server: Server
@@ -27,6 +29,7 @@ class ServeResult:
     saturated: float | None
     salt: str
     command: tuple[str, ...]
+    tokens: TokenCheck | None = None
 
 
 def run(asked: ServeOptions, say: Say = lambda line: None) -> ServeResult:
@@ -36,7 +39,9 @@ def run(asked: ServeOptions, say: Say = lambda line: None) -> ServeResult:
         say(f"warming up {server.name} with {server.model}")
         warm = bench.warm_up()
         cells, saturated = _cells(asked, bench, warm, say)
-    return ServeResult(asked, server, warm, tuple(cells), knee(cells), saturated, bench.run_salt, ("ridgeline", *sys.argv[1:]))
+    tokenizer = tokenizer_of(asked.source.model or server.model)
+    tokens = None if tokenizer is None else check_tokens(tokenizer, [o for c in cells for o in c.outcomes])
+    return ServeResult(asked, server, warm, tuple(cells), knee(cells), saturated, bench.run_salt, ("ridgeline", *sys.argv[1:]), tokens)
 
 
 def _cells(asked: ServeOptions, bench: Bench, warm: WarmUp, say: Say) -> tuple[list[Cell], float | None]:

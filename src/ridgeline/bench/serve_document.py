@@ -52,6 +52,7 @@ def document(result: ServeResult) -> dict[str, Any]:
             "characters_per_token": result.warm.characters, "characters_per_token_from": result.warm.characters_from,
         },
         "machine": machine(), "warm_up": asdict(result.warm), "cells": [cell_json(c) for c in result.cells],
+        "tokens": None if result.tokens is None else asdict(result.tokens) | {"agrees": result.tokens.agrees},
         "knee": result.knee, "saturated": result.saturated, "definitions": DEFINITIONS, "report": to_json(report(result)),
     }  # fmt: skip
 
@@ -111,7 +112,8 @@ def setup(result: ServeResult) -> Setup:
     if server.version:
         versions[server.name] = server.version
     settings: dict[str, Cell] = {
-        "workload": asked.workload, "requests": asked.count, "scale": asked.scale, "input_len": asked.input_len, "output_len": asked.output_len, "ignore_eos": asked.ignore_eos, "model": server.model,
+        "workload": asked.workload, "requests": asked.count, "scale": asked.scale, "input_len": asked.input_len,
+        "output_len": asked.output_len, "ignore_eos": asked.ignore_eos, "model": server.model,
         "url": server.target.url, "salt": result.salt,
     }  # fmt: skip
     commands = (shlex.join(result.command), *([server.command] if server.command else []))
@@ -122,6 +124,9 @@ def notes(result: ServeResult) -> list[str]:
     """What a reader must know before believing the numbers."""
     p, found = result.asked.preset, []
     found.append(f"{p.name} is about {p.metric}: {p.why}. Arrival: {p.arrival}.")
+    if result.tokens is not None and not result.tokens.agrees:
+        t = result.tokens
+        found.append(f"the server says {t.usage} output tokens, the tokenizer counts {t.counted} in the same text: tok/s do not compare")
     for c in result.cells:
         at, f = f"at {c.kind} {c.load:g}", c.figures
         if f.failed:

@@ -39,6 +39,12 @@ def render(result: ServeResult) -> str:
                 f"  turn {number + 1}: {turn.completed}/{turn.requests}, TTFT p50 {_n(ttft)} ms, {turn.prompt_tokens} prompt tokens, "
                 f"{_percent(turn.hit_rate)} of them cached"
             )
+    if result.tokens is not None:
+        t = result.tokens
+        lines.append(
+            f"tokens: {t.usage} by the server's usage, {t.counted} by the tokenizer over the text of {t.answers} answers, "
+            f"{t.within} of them the same or one apart"
+        )
     if result.knee is not None:
         lines += ["", f"knee: {result.knee:g}, the smallest load with {KNEE:.0%} of the best output tok/s"]
     if result.saturated is not None:
