@@ -272,6 +272,20 @@ def test_the_knee() -> None:
     assert ideal("Llama-2-13B").knee(1024) == 64 and ideal("Llama-3.1-405B").knee(10) == 0
 
 
+def test_the_knee_of_a_host_whose_times_turn_back() -> None:
+    """Calibrated steps may cost more than their share beyond some batch: the knee is at the most throughput, not at the most users."""
+
+    class Turning:
+        def decode(self, batch: int, context: int) -> float:
+            return 0.001 + 0.0001 * batch + 0.00001 * batch**2
+
+    host = replace(ideal("Llama-2-13B"), ideal=False, calibrated=Turning())  # type: ignore[arg-type]
+    best = max(range(1, host.max_users(1024) + 1), key=lambda b: host.throughput(b, 1024))
+    knee = host.knee(1024)
+    assert knee <= best < host.max_users(1024)
+    assert host.throughput(knee, 1024) >= 0.97 * host.throughput(best, 1024)
+
+
 def test_longest_context() -> None:
     d = ideal("Mistral-7B-v0.3")
     assert d.max_context(1) == 32768

@@ -239,9 +239,12 @@ class Deployment:
 
     def knee(self, context: int) -> int:
         """The smallest batch with all but a thousandth of the throughput that is to be had; 0 when not even one sequence fits."""
-        high = self.max_users(context)
-        if high < 2:
-            return high
+        most = self.max_users(context)
+        if most < 2:
+            return most
+        # A host's own times may turn back: more at once is then less. Of equals the last, as the roofline has it.
+        tried = [most, *(1 << n for n in reversed(range(most.bit_length())) if self.calibrated is not None)]
+        high = max(tried, key=lambda batch: self.throughput(batch, context))
         enough = 0.999 * self.throughput(high, context)
         low = 0
         while low + 1 < high:

@@ -40,7 +40,8 @@ def _source(label: str) -> tuple[str, str]:
 
 def _values(p: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "params", "Parameters", f"{p['params']:,}"
-    yield "weights_bytes", "Weights", f"{gigabytes(p['weights_bytes'])} in {p['weight_dtype']}"
+    kind = p["weight_dtype"] if p["weight_dtype"] == "as stored" else f"in {p['weight_dtype']}"
+    yield "weights_bytes", "Weights", f"{gigabytes(p['weights_bytes'])} {kind}"
     per = p["kv_bytes_per_token"]
     yield "kv_bytes_per_token", "KV per token", f"{per:,} B = {per / 1024:,.4g} KiB in {p['kv_dtype']}"
     yield "kv_bytes_per_sequence", f"KV of {p['context']:,} tokens", gigabytes(p["kv_bytes_per_sequence"])

@@ -201,8 +201,8 @@ function show_terms(terms) {
   };
   for (const [name, words] of Object.entries(said)) ask.elements[name].placeholder = words;
   ask.elements.price.title = terms.price_sources ? `${terms.price_dates}: ${terms.price_sources}` : "no price in the table";
-  ask.elements.math.options[0].textContent = `${terms.math} (the format's own)`;
-  ask.elements.weight_dtype.options[0].textContent = `${terms.weight_dtype} (as published)`;
+  ask.elements.math.options[0].textContent = `${terms.math} (default)`;
+  ask.elements.weight_dtype.options[0].textContent = terms.weight_dtype === "as stored" ? "as stored" : `${terms.weight_dtype} (default)`;
   slide("context", terms.context);
   for (const name of ["users", "batch"]) if (!ask.elements[name].value) slide(name, terms.batch);
 }
