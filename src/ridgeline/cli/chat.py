@@ -6,6 +6,7 @@ import sys
 
 from ridgeline.cli.output import note
 from ridgeline.cli.report import closing_report
+from ridgeline.cli.show_spec import LEGEND, Painter, summary
 from ridgeline.engine.choice import Choice
 from ridgeline.engine.llm import LLM
 from ridgeline.errors import UserError
@@ -15,7 +16,7 @@ from ridgeline.types import SamplingParams
 HELP = "/exit or Ctrl-D ends, /clear forgets the conversation, Ctrl-C stops an answer"
 
 
-def converse(options: Options, params: SamplingParams, *, system: str | None) -> int:
+def converse(options: Options, params: SamplingParams, *, system: str | None, show_spec: bool = False) -> int:
     """Returns the exit code: 0, 2 when a piped line could not be answered, 130 after two Ctrl-C at the prompt."""
     llm = LLM.from_options(options)
     llm.model.text.require_template()
@@ -24,14 +25,16 @@ def converse(options: Options, params: SamplingParams, *, system: str | None) ->
         note(f"note: {line}")
     if person:
         note(f"{llm.model.plan.model}: {llm.model.plan.max_model_len} tokens of context. {HELP}.")
-    return _Talk(llm, params, system, person).run()
+    if show_spec and sys.stdout.isatty():
+        note(LEGEND)
+    return _Talk(llm, params, system, person, show_spec).run()
 
 
 class _Talk:
     """Mutable: the messages so far and the last sequence, for the report."""
 
-    def __init__(self, llm: LLM, params: SamplingParams, system: str | None, person: bool) -> None:
-        self._llm, self._params, self._person = llm, params, person
+    def __init__(self, llm: LLM, params: SamplingParams, system: str | None, person: bool, show_spec: bool) -> None:
+        self._llm, self._params, self._person, self._show_spec = llm, params, person, show_spec
         self._first = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._first)
         self._last: Choice | None = None
@@ -71,12 +74,14 @@ class _Talk:
         said = ""
         try:
             ids = self._llm.model.text.render(self._messages)[1]
+            painter = Painter(self._llm.model.text.tokenizer, self._show_spec and sys.stdout.isatty())
             try:
                 for seq in self._llm.stream(ids, self._params):
                     self._last = seq
                     said += seq.delta
-                    sys.stdout.write(seq.delta)
+                    sys.stdout.write(painter.paint(seq))
                     sys.stdout.flush()
+                sys.stdout.write(painter.finish())
             except KeyboardInterrupt:
                 note("\n(stopped)")
         except UserError as error:
@@ -85,6 +90,8 @@ class _Talk:
             return False
         sys.stdout.write("\n")
         sys.stdout.flush()
+        if self._show_spec and self._last is not None:
+            note(f"({summary(self._last)})")
         self._messages.append({"role": "assistant", "content": said})
         return self._last is None or self._last.finish != "error" or self._failed(str(self._last.stop_reason))
 
