@@ -119,6 +119,7 @@ def chat(
     kv_cache_dtype: args.KvCacheDtype = "auto",
     block_size: args.BlockSize = 16,
     speculative_config: args.SpeculativeConfig = None,
+    show_spec: Annotated[bool, typer.Option("--show-spec", help="Colour what was guessed; guesses by ngram unless told how.")] = False,
     backend: args.Backend = "cpu",
     isa: args.Isa = "auto",
 ) -> None:
@@ -128,6 +129,7 @@ def chat(
     Examples:
       ridgeline chat smollm2
       ridgeline chat smollm2 --system "You answer in one sentence." --temperature 0
+      ridgeline chat smollm2 --show-spec --temperature 0        see which words were guessed ahead
     """
     from ridgeline.cli.chat import converse
     from ridgeline.types import SamplingParams
@@ -137,9 +139,9 @@ def chat(
     )
     options = args.load_options(
         model, max_model_len=max_model_len, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend=backend, isa=isa,
-        speculative_config=speculative_config,
+        speculative_config=speculative_config or ('{"method": "ngram"}' if show_spec else None),
     )  # fmt: skip
-    raise typer.Exit(converse(options, params, system=system))
+    raise typer.Exit(converse(options, params, system=system, show_spec=show_spec))
 
 
 @app.command()
