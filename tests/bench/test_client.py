@@ -146,10 +146,11 @@ def test_what_is_no_address(url: str) -> None:
 @pytest.mark.parametrize(
     ("text", "url"),
     [("localhost:8000", "http://localhost:8000"), ("http://h/v1/", "http://h:80"), ("https://h/api/v1", "https://h:443/api"),
-     ("http://[::1]:9", "http://[::1]:9")],
+     ("http://h/v3", "http://h:80"), ("http://[::1]:9", "http://[::1]:9")],
 )  # fmt: skip
 def test_addresses_as_people_write_them(text: str, url: str) -> None:
     assert Target.of(text).url == url
+    assert Target.of(text).prefix == ("/v3" if "v3" in text else "/v1")
 
 
 def test_a_key_is_never_shown() -> None:

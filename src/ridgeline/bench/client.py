@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,16 +25,18 @@ MAX_REPLY = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a server is: `base` is the path before /v1. Raises `UserError` for what is no http(s) URL."""
+    """Where a server is: `base` is the path before the API's `prefix`, /v1 unless the URL ends with another version."""
 
     scheme: str
     host: str
     port: int
     base: str
     key: str | None = field(default=None, repr=False)
+    prefix: str = "/v1"
 
     @classmethod
     def of(cls, url: str, key: str | None = None) -> Target:
+        """Raises `UserError` for what is no http(s) URL."""
         text = url if "://" in url else f"http://{url}"
         remedy = "like http://127.0.0.1:8000"
         try:
@@ -45,8 +48,10 @@ class Target:
             raise UserError(f"--url {url}: not an address of a server", field="--url", value=url, remedy=remedy)
         if key is not None and not (key.isascii() and key.isprintable()):
             raise UserError("--api-key holds characters that cannot be sent", field="--api-key", remedy="printable ASCII only")
-        base = found.path.rstrip("/").removesuffix("/v1")
-        return cls(found.scheme, host, port or (443 if found.scheme == "https" else 80), base, key)
+        path = found.path.rstrip("/")
+        ending = re.search(r"/v[0-9]+$", path)
+        prefix = ending[0] if ending else "/v1"
+        return cls(found.scheme, host, port or (443 if found.scheme == "https" else 80), path.removesuffix(prefix), key, prefix)
 
     @property
     def url(self) -> str:
@@ -229,10 +234,10 @@ class Client:
 
 def understand(reply: Reply) -> Reading:
     """The reading of a reply, with the fault of the connection where there was one."""
-    if reply.status >= 400:
-        return refusal(reply.status, reply.pairs)
     if not reply.status:
         return Reading(error=reply.fault or "no reply")
+    if reply.status != 200:
+        return refusal(reply.status, reply.pairs)
     reading = read_document(reply.pairs) if reply.kind == "application/json" else read_stream(reply.pairs)
     if reply.fault is None:
         return reading

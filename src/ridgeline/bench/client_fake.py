@@ -1,6 +1,6 @@
 """A server with no model: it streams made-up tokens at scripted times, or fails as it is told. What the client is checked against.
 
-The script is in the model's name, as `key=value` pairs with commas or semicolons: see `Script`. Knows as much of HTTP as one keep-alive client needs.
+The script is in the model's name, as `key=value` pairs with commas or semicolons: see `Script`. Knows just enough HTTP.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ridgeline.bench.serve_cells import Bench, Cell, WarmUp
@@ -34,6 +36,7 @@ class ServeResult:
 
 def run(asked: ServeOptions, say: Say = lambda line: None) -> ServeResult:
     """Starts or finds the server, warms up, measures every load. Raises `UserError` for what cannot be measured; `say` gets progress."""
+    _many_connections()
     with serving(asked.source, seqs_of(asked), context_of(asked), say) as server:
         bench = Bench(asked, server, say)
         say(f"warming up {server.name} with {server.model}")
@@ -88,7 +91,7 @@ def line_of(cell: Cell) -> str:
 
 def seqs_of(asked: ServeOptions) -> int:
     """Sequences that an engine of ours should hold at once."""
-    open_loop = 64 if asked.rates or asked.trace is not None else 1
+    open_loop = 32 if asked.rates or asked.trace is not None else 1
     return max(open_loop, *(asked.loads or (1,))) * asked.preset.n if asked.trace is None else open_loop
 
 
@@ -103,6 +106,15 @@ def context_of(asked: ServeOptions) -> int:
     prompt = p.prompt.high if p.prompt.sigma else p.prompt.median
     output = p.output.high if p.output.sigma else p.output.median
     return _rounded(round(asked.scale * (1.25 * (p.shared + prompt) + p.turns * output)) + 64 * p.turns + 192)
+
+
+def _many_connections() -> None:
+    """As many open sockets as the system lets us have: the usual 1,024 are fewer than a large load needs."""
+    with suppress(ValueError, OSError):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _rounded(tokens: int) -> int:

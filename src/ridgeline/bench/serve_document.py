@@ -127,6 +127,8 @@ def notes(result: ServeResult) -> list[str]:
     if result.tokens is not None and not result.tokens.agrees:
         t = result.tokens
         found.append(f"the server says {t.usage} output tokens, the tokenizer counts {t.counted} in the same text: tok/s do not compare")
+    if result.server.log is not None and any(c.figures.failed for c in result.cells):
+        found.append(f"what the engine said is in {result.server.log}")
     for c in result.cells:
         at, f = f"at {c.kind} {c.load:g}", c.figures
         if f.failed:

@@ -67,14 +67,13 @@ def serving(source: Source, seqs: int, context: int, say: Say) -> Iterator[Serve
 def _running(source: Source) -> Server:
     assert source.url is not None
     target = Target.of(source.url, source.api_key)
-    found = source.served_model or asyncio.run(_model_name(target, "/v1"))
+    found = source.served_model or asyncio.run(_model_name(target, target.prefix))
     if found is None:
-        raise UserError(
-            f"--url {source.url}: nothing answers GET /v1/models there, so nothing was measured", field="--url", value=source.url,
-            remedy="start the server, or name the model with --served-model-name",
-        )  # fmt: skip
+        text = f"--url {source.url}: nothing answers GET {target.prefix}/models there, so nothing was measured"
+        remedy = "start the server, or name the model with --served-model-name"
+        raise UserError(text, field="--url", value=source.url, remedy=remedy)
     pid = listener(target.port) if target.host in _LOCAL else None
-    return Server("server", target, found, pid=pid)
+    return Server("server", target, found, target.prefix, pid)
 
 
 async def _model_name(target: Target, prefix: str) -> str | None:
