@@ -16,7 +16,7 @@ from ridgeline.bench.report_json import documents_of
 from ridgeline.bench.report_ladder import gains, ladder_part
 from ridgeline.bench.report_parts import curve_predictions, error, prediction_part
 from ridgeline.bench.report_reported import rows
-from ridgeline.bench.report_schema import Ladder, Prediction, ReportDocument, Rung
+from ridgeline.bench.report_schema import Distribution, Ladder, Prediction, ReportDocument, Rung, Setup
 
 
 class Tags(HTMLParser):
@@ -90,6 +90,21 @@ def test_missing_rungs_are_listed_and_lossy_ones_need_quality() -> None:
     assert any(isinstance(b, Words) and b.kind == "loss" and "quality was not measured" in b.words for b in found)
     (grid,) = [b for b in found if isinstance(b, Grid)]
     assert [list(r)[:2] for r in grid.rows] == [["a", ""], ["b", ""], ["c", "failed: out of memory"]]
+
+
+def test_documents_of_other_machines_are_told_apart() -> None:
+    """A simulated device's facts and times never look like this host's."""
+    other = ReportDocument(
+        "simulate", "a fleet", Setup(machine={"device": "H100"}, versions={"ridgeline": "0.1.0"}), distributions=(
+            Distribution("TTFT", "ridgeline, 8", (1.0, 2.0), label="simulated"),
+        ),
+    )  # fmt: skip
+    text = report([whole_document(), other, replace(whole_document(), title="again")]).markdown
+    assert "| device | H100 | a fleet |" in text and "| cores | 2 | SmolLM2 on &lt;two> cores, again |" in text
+    page = report([whole_document(), other]).html
+    assert "TTFT: cumulative distribution, simulated" in page and "TTFT: cumulative distribution<" in page
+    twice = report([whole_document(), replace(whole_document(), title="again")]).html
+    assert "again: ridgeline, 8" in twice
 
 
 def test_an_empty_ladder_and_an_empty_document_have_a_report() -> None:

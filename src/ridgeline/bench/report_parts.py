@@ -6,6 +6,7 @@ Ratios are of measured numbers; nothing is smoothed, and what is worse stands th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from ridgeline.bench.plots import Note, Rule, Series, cdf_plot, line_plot, roofline_plot
@@ -38,7 +39,7 @@ def setup_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
             for k, v in facts.items():
                 merged.setdefault((k, v), []).append(d.title)
         if merged:
-            alike = len({k for k, _ in merged}) == len(merged)
+            alike = all(len(set(where)) == len({d.title for d in documents}) for where in merged.values())
             columns = ("", "") if alike else ("", "", "in")
             rows = [(k, v) if alike else (k, v, ", ".join(dict.fromkeys(where))) for (k, v), where in merged.items()]
             sides.append(Grid(name.capitalize(), columns, [tuple(_fact(*pair) for pair in enumerate(row)) for row in rows]))
@@ -59,7 +60,7 @@ def _fact(column: int, value: Cell) -> Cell:
 
 def curve_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     """Latency against throughput, engines of a workload in one figure, and every cell in a table."""
-    curves = [c for d in documents for c in d.curves if not reported(c.label)]
+    curves = list(_told_apart(documents))
     if not curves:
         return
     yield Heading("Latency and throughput")
@@ -74,6 +75,15 @@ def curve_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
         pairs = [(name, meant[key]) for name, key in COLUMNS.items() if key in meant]
         if pairs:
             yield Folded("What the columns mean", pairs)
+
+
+def _told_apart(documents: Sequence[ReportDocument]) -> Iterator[Curve]:
+    """Own curves; an engine of the same name in another document is named with that document."""
+    found = [(d.title, c) for d in documents for c in d.curves if not reported(c.label)]
+    names = [(c.engine, c.workload, c.load) for _, c in found]
+    for title, c in found:
+        alone = names.count((c.engine, c.workload, c.load)) == 1
+        yield c if alone else replace(c, engine=f"{c.engine} ({title})")
 
 
 def _load_words(load: str) -> str:
@@ -137,16 +147,20 @@ def percent(share: float | None) -> Cell:
 
 
 def distribution_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
-    found = [d for document in documents for d in document.distributions]
+    """One CDF for each metric; what was simulated or predicted never shares a figure with what was measured."""
+    found = [(document.title, d) for document in documents for d in document.distributions]
     if found:
         yield Heading("Distributions")
     drawn = []
-    for metric, unit in dict.fromkeys((d.metric, d.unit) for d in found):
-        samples = [(d.name, d.values) for d in found if (d.metric, d.unit) == (metric, unit)]
-        drawn.append(cdf_plot(f"{metric}: cumulative distribution", f"{metric}, {unit}", samples, size=(350, 250)))
+    for metric, unit, kind in dict.fromkeys((d.metric, d.unit, d.label.partition(":")[0]) for _, d in found):
+        group = [(title, d) for title, d in found if (d.metric, d.unit, d.label.partition(":")[0]) == (metric, unit, kind)]
+        names = [d.name for _, d in group]
+        samples = [(d.name if names.count(d.name) == 1 else f"{title}: {d.name}", d.values) for title, d in group]
+        words = f"{metric}: cumulative distribution" + ("" if kind == "measured" else f", {kind}")
+        drawn.append(cdf_plot(words, f"{metric}, {unit}", samples, size=(350, 250)))
     if drawn:
-        names = ", ".join(dict.fromkeys(d.metric for d in found))
-        yield Figure(f'<div class="many">{"".join(drawn)}</div>', FIGURE.format(f"CDFs of {names}"))
+        names = list(dict.fromkeys(d.metric for _, d in found))
+        yield Figure(f'<div class="many">{"".join(drawn)}</div>', FIGURE.format(f"CDFs of {', '.join(names)}"))
 
 
 def roofline_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
