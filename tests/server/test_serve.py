@@ -26,7 +26,7 @@ from ridgeline.cli.serve_options import ServeOptions, serve_options
 from ridgeline.errors import UserError
 from ridgeline.options import parse_size
 
-RIDGELINE = [sys.executable, "-c", "import sys; from ridgeline.cli import main; sys.exit(main())"]
+RIDGELINE = [sys.executable, "-X", "faulthandler", "-c", "import sys; from ridgeline.cli import main; sys.exit(main())"]
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,12 @@ class Process:
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
         self.said = ""
         self.ready = threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
-        assert self.ready.wait(100) and self.port, self.said
+        listener = threading.Thread(target=self._listen, daemon=True)
+        listener.start()
+        if not self.ready.wait(100):  # where every thread stands, for whoever reads the failure
+            self.process.send_signal(signal.SIGABRT)
+            listener.join(10)
+        assert self.port, self.said
 
     def _listen(self) -> None:
         assert self.process.stderr is not None
