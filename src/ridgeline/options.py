@@ -18,7 +18,7 @@ from ridgeline.types import KvDtype
 Backend = Literal["cpu", "reference"]
 SchedulingPolicy = Literal["fcfs", "priority", "lpm"]
 IsaChoice = Literal["auto", "portable", "avx2", "avx512"]
-SpecMethod = Literal["ngram", "draft_model", "self"]
+SpecMethod = Literal["ngram", "draft_model"]
 AcceptRule = Literal["coupled", "rejection"]
 KV_DTYPE_NAMES: dict[str, KvDtype | Literal["auto"]] = {
     "auto": "auto", "f32": "f32", "float32": "f32", "bf16": "bf16", "bfloat16": "bf16", "f16": "f16", "float16": "f16",
@@ -85,7 +85,8 @@ class SpeculativeConfig:
                 text = f"speculative_config: {name} is {value!r}, must be a whole number from {low} to {high}"
                 raise UserError(text, field=name, value=value, limit=(low, high))
         if not isinstance(self.adaptive, bool):
-            raise UserError(f"speculative_config: adaptive is {self.adaptive!r}, must be true or false", field="adaptive", value=self.adaptive)
+            text = f"speculative_config: adaptive is {self.adaptive!r}, must be true or false"
+            raise UserError(text, field="adaptive", value=self.adaptive)
         if (self.method == "draft_model") != (self.model is not None):
             what = "needs the draft's" if self.model is None else "takes no"
             raise UserError(f"speculative_config: method {self.method} {what} model", field="model", value=self.model)
@@ -93,10 +94,14 @@ class SpeculativeConfig:
             object.__setattr__(self, "adaptive", False)
 
 
-_SPEC_ALIASES = {"draft": "draft_model", "[ngram]": "ngram", "prompt_lookup": "ngram", "self_speculative": "self"}
+_SPEC_ALIASES = {"draft": "draft_model", "[ngram]": "ngram", "prompt_lookup": "ngram"}
 _SPEC_RULES = {"strict": "coupled", "probabilistic": "rejection", "coupled": "coupled", "rejection": "rejection"}
 _SPEC_IDLE = {"draft_tensor_parallel_size": (1, None), "parallel_drafting": (False, None)}  # keys of vLLM with the only value that applies
-_SPEC_HEADS = ("eagle", "eagle3", "medusa", "mtp", "mlp_speculator", "dflash", "deepseek_mtp", "suffix")
+# Methods of others, and what they would need.
+_SPEC_REFUSED = {
+    **dict.fromkeys(("eagle", "eagle3", "medusa", "mtp", "deepseek_mtp", "mlp_speculator", "dflash"), "trained heads"),
+    "suffix": "a store of earlier answers", "self": "two programs that share packed weights",
+}  # fmt: skip
 
 
 def speculative_config(given: str | Mapping[str, Any] | SpeculativeConfig | None) -> SpeculativeConfig | None:
@@ -118,10 +123,9 @@ def speculative_config(given: str | Mapping[str, Any] | SpeculativeConfig | None
             text = f"speculative_config: {name} can only be {allowed[0]} on a CPU"
             raise UserError(text, field=name, value=given[name], limit=allowed[0])
     method = values.setdefault("method", "draft_model" if values.get("model") not in (None, "ngram", "[ngram]") else "ngram")
-    if method in _SPEC_HEADS:
-        remedy = "use ngram, draft_model or self"
-        raise UserError(f"speculative_config: method {method} needs trained heads or a store of answers, which are not supported",
-                        field="method", value=method, limit=get_args(SpecMethod), remedy=remedy)  # fmt: skip
+    if method in _SPEC_REFUSED:
+        text = f"speculative_config: method {method} is not supported: it needs {_SPEC_REFUSED[method]}"
+        raise UserError(text, field="method", value=method, limit=get_args(SpecMethod), remedy="use ngram or draft_model")
     values["method"] = _SPEC_ALIASES.get(str(method), method)
     if values["method"] == "ngram" and values.get("model") in ("ngram", "[ngram]"):
         del values["model"]

@@ -42,7 +42,7 @@ System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message
 
 
 _SPECULATIVE_HELP = (
-    "Guess tokens ahead and verify them, as JSON with vLLM's keys: method (ngram, draft_model, self), num_speculative_tokens, model, "
+    "Guess tokens ahead and verify them, as JSON with vLLM's keys: method (ngram, draft_model), num_speculative_tokens, model, "
     "prompt_lookup_min, prompt_lookup_max. Never changes a word."
 )
 SpeculativeConfig = Annotated[str | None, typer.Option(metavar="JSON", help=_SPECULATIVE_HELP)]
@@ -50,7 +50,7 @@ SpeculativeConfig = Annotated[str | None, typer.Option(metavar="JSON", help=_SPE
 
 def load_options(
     model: str, *, max_model_len: int | None, threads: int | None, kv_cache_dtype: str, block_size: int, backend: str, isa: str,
-    max_num_seqs: int = 1, speculative_config: str | None = None,
+    max_num_seqs: int = 1, speculative_config: str | None = None, kv_cache_dtype_v: str | None = None,
 ) -> Options:  # fmt: skip
     """`Options` of a command that serves one person: one sequence at a time, unless it says otherwise."""
     return make_options(

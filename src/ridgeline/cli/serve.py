@@ -157,6 +157,10 @@ def _announce(options: ServeOptions, model: LoadedModel, state: State, port: int
     shape = f"{plan.max_num_seqs} sequences, {plan.chunk} tokens a step"
     note(f"compute   {plan.threads} threads, {plan.backend}, kernels {kernels}, {shape}")
     note(f"KV cache  {size(plan.kv_bytes)} ({plan.kv_dtype}): {tokens} tokens, {users}")
+    if plan.speculative is not None:
+        spec = plan.speculative
+        most = f"{'up to ' if spec.adaptive else ''}{spec.num_speculative_tokens} a step"
+        note(f"guesses   {spec.method}, {most}, {'never changes a word' if spec.accept == 'coupled' else 'by the rejection rule'}")
     manner = state.served.manner
     if state.served.defaults:
         shown = ", ".join(f"{name} {value:g}" for name, value in state.served.defaults.items())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ridgeline.backends.base import Program
 from ridgeline.engine.speculate import Seconds, Speculator
-from ridgeline.errors import InternalError, UnsupportedError
+from ridgeline.errors import InternalError
 from ridgeline.formats.tensors import Tensor
 from ridgeline.graph.caches import cache_groups
 from ridgeline.kv.manager import KvCache
@@ -44,15 +44,12 @@ def make_speculator(plan: Plan, costs: Callable[[], GraphCost], vocab: int, draf
 def _proposer(config: SpeculativeConfig, vocab: int, draft: LoadedDraft | None) -> Proposer:
     if config.method == "ngram":
         return NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max)
-    if config.method == "draft_model":
-        if draft is None:
-            raise InternalError("a draft model was planned and not loaded")
-        plan = draft.plan
-        windows = [group.window for group in cache_groups(draft.program.graph.caches)]
-        kv = KvCache(windows, plan.blocks, plan.block_size, "radix" if plan.prefix_caching else "off")
-        return DraftProposer(draft.program, kv, vocab, plan.max_model_len, plan.chunk, config.accept == "rejection")
-    text = f"speculative_config: method {config.method} is not available in this version"
-    raise UnsupportedError(text, field="method", value=config.method, remedy="use ngram or draft_model")
+    if draft is None:
+        raise InternalError("a draft model was planned and not loaded")
+    plan = draft.plan
+    windows = [group.window for group in cache_groups(draft.program.graph.caches)]
+    kv = KvCache(windows, plan.blocks, plan.block_size, "radix" if plan.prefix_caching else "off")
+    return DraftProposer(draft.program, kv, vocab, plan.max_model_len, plan.chunk, config.accept == "rejection")
 
 
 def step_seconds(costs: GraphCost, plan: Plan) -> Seconds:
