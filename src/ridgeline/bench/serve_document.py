@@ -9,7 +9,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-import ridgeline
 from ridgeline.bench.client_metrics import DEFINITIONS, Outcome
 from ridgeline.bench.load_workloads import Preset
 from ridgeline.bench.probe import machine_name
@@ -35,8 +34,8 @@ MAX_BARS = 64
 MAX_VALUES = 2000
 
 
-def document(result: ServeResult) -> dict[str, Any]:
-    """Plain values. What a run says of itself first, then cells, definitions, and the report's document under "report"."""
+def document(result: ServeResult, ours: str = "") -> dict[str, Any]:
+    """Plain values. ours: this program's version. What a run says of itself first, then cells, definitions, and the report's document under "report"."""
     asked, server = result.asked, result.server
     promise = asked.promise
     return {
@@ -53,7 +52,7 @@ def document(result: ServeResult) -> dict[str, Any]:
         },
         "machine": machine(), "warm_up": asdict(result.warm), "cells": [cell_json(c) for c in result.cells],
         "tokens": None if result.tokens is None else asdict(result.tokens) | {"agrees": result.tokens.agrees},
-        "knee": result.knee, "saturated": result.saturated, "definitions": DEFINITIONS, "report": to_json(report(result)),
+        "knee": result.knee, "saturated": result.saturated, "definitions": DEFINITIONS, "report": to_json(report(result, ours)),
     }  # fmt: skip
 
 
@@ -89,7 +88,7 @@ def records(cell: LoadCell) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def report(result: ServeResult, name: str | None = None) -> ReportDocument:
+def report(result: ServeResult, ours: str = "", name: str | None = None) -> ReportDocument:
     """Curve, distributions, Gantt and KV over time for `bench report`. name: of the engine in legends."""
     asked, server = result.asked, result.server
     name = name or server.name
@@ -100,15 +99,15 @@ def report(result: ServeResult, name: str | None = None) -> ReportDocument:
         _ms(promise.ttft_s), _ms(promise.tpot_s), result.knee, result.saturated,
     )  # fmt: skip
     return ReportDocument(
-        "bench serve", f"{name}: {asked.workload}", setup(result), (curve,), tuple(_distributions(name, result.cells)),
+        "bench serve", f"{name}: {asked.workload}", setup(result, ours), (curve,), tuple(_distributions(name, result.cells)),
         plots=tuple(_kv_plots(name, result.cells)), gantts=tuple(_gantt(name, c) for c in result.cells[:1] + result.cells[1:][-1:]),
         definitions=DEFINITIONS, notes=tuple(notes(result)),
     )  # fmt: skip
 
 
-def setup(result: ServeResult) -> Setup:
+def setup(result: ServeResult, ours: str = "") -> Setup:
     asked, server = result.asked, result.server
-    versions = {"ridgeline": ridgeline.__version__, "python": platform.python_version()}
+    versions = {"ridgeline": ours, "python": platform.python_version()}
     if server.version:
         versions[server.name] = server.version
     settings: dict[str, Cell] = {

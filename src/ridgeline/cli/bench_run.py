@@ -10,6 +10,7 @@ import ridgeline.bench.ab_show as ab_show
 import ridgeline.bench.peers as peers
 import ridgeline.bench.peers_show as peers_show
 import ridgeline.bench.serve as serves
+from ridgeline import __version__
 from ridgeline.bench.serve_document import document, records
 from ridgeline.bench.serve_options import ServeOptions
 from ridgeline.bench.serve_text import render
@@ -26,7 +27,7 @@ def measure_serve(asked: ServeOptions, out: Path | None, *, as_json: bool) -> No
         lines = (json.dumps(r, ensure_ascii=True) + "\n" for cell in result.cells for r in records(cell))
         out.write_text("".join(lines), "utf8")
     if as_json:
-        print_json(document(result))
+        print_json(document(result, __version__))
     else:
         print(render(result))
 
