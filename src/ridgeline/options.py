@@ -54,7 +54,7 @@ def parse_size(text: str | int, *, name: str = "value") -> int:
 class SpeculativeConfig:
     """How to guess tokens ahead, under vLLM's keys. Raises `UserError` naming the key, its value and the limit.
 
-    method: ngram (the prompt and the answer so far), draft_model (`model`, of the same vocabulary) or self (layers left out).
+    method: ngram (the prompt and the answer so far) or draft_model (`model`, of the same vocabulary).
     num_speculative_tokens: most guesses of a sequence in a step. prompt_lookup_min, _max: tokens that must agree, and at which no longer
     agreement is looked for. accept: coupled never changes a word; rejection keeps the distribution only (vLLM's rejection_sample_method
     strict and probabilistic). adaptive: fewer guesses, or none, where they would cost time; not with rejection, whose draws depend on it.

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.tiny_gguf import metadata as tiny_metadata
-from tests.cli.tiny_gguf import tiny_gguf
+from tests.cli.tiny_gguf import metadata, tiny_gguf
 
 from ridgeline.cli import main
 from ridgeline.engine.llm import LLM
@@ -21,7 +20,7 @@ from ridgeline.types import SamplingParams
     ("given", "config"),
     [
         ('{"method": "ngram", "num_speculative_tokens": 4}', SpeculativeConfig("ngram", 4)),
-        ({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 3, "prompt_lookup_max": 5}, SpeculativeConfig("ngram", 3, None, 3, 5)),
+        ({"num_speculative_tokens": 3, "prompt_lookup_min": 3, "prompt_lookup_max": 5}, SpeculativeConfig("ngram", 3, None, 3, 5)),
         ({"model": "[ngram]", "num_speculative_tokens": 2}, SpeculativeConfig("ngram", 2)),
         ({"model": "small.gguf"}, SpeculativeConfig("draft_model", model="small.gguf")),
         ({"method": "draft_model", "model": "x", "draft_tensor_parallel_size": 1}, SpeculativeConfig("draft_model", model="x")),
@@ -102,17 +101,9 @@ def test_a_draft_has_its_own_weights_and_half_of_the_cache(tiny: str) -> None:
     assert any("draft" in note and "KV cache" in note for note in llm.model.plan.notes)
 
 
-def test_a_draft_of_another_vocabulary_is_refused_before_anything_is_packed(tmp_path: Path, tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
-    import tests.cli.tiny_gguf as tiny_models
-
-    def renamed() -> dict[str, Any]:
-        found = tiny_metadata()
-        tokens = list(found["tokenizer.ggml.tokens"])
-        tokens[20] = "???"
-        return {**found, "tokenizer.ggml.tokens": tokens}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiny_models, "metadata", renamed)
-        other = tiny_models.tiny_gguf(tmp_path / "other.gguf")
+def test_a_draft_of_another_vocabulary_is_refused(tmp_path: Path, tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = list(metadata()["tokenizer.ggml.tokens"])
+    tokens[20] = "???"
+    other = tiny_gguf(tmp_path / "other.gguf", **{"tokenizer.ggml.tokens": tokens})
     assert main(["run", tiny, "abc", "--speculative-config", json.dumps({"model": str(other)})]) == 2
     assert "another vocabulary" in capsys.readouterr().err
