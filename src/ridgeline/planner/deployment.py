@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ridgeline.graph.liveness import assign_buffers
 from ridgeline.graph.step import Span
 from ridgeline.kv.layout import KvFormat
 from ridgeline.planner.calibration import CalibratedSeconds
@@ -127,15 +126,7 @@ class Deployment:
         if self.ideal:
             return 0.0
         rows = max(self.chunk, batch)
-        return rows * self._row_bytes + batch * 4.0 * self.facts.vocab
-
-    @cached_property
-    def _row_bytes(self) -> float:
-        f = self.facts
-        if f.graph is not None:
-            buffers = assign_buffers(f.graph)
-            return 2.0 * sum(w for w, late in zip(buffers.widths, buffers.selected, strict=True) if not late)
-        return 2.0 * (3 * f.dim + 2 * max(f.ffn, f.heads * f.head_dim))
+        return rows * self.facts.row_bytes + batch * 4.0 * self.facts.vocab
 
     def memory(self, batch: int, context: int) -> Memory:
         """Of one replica with `batch` sequences of `context` tokens. KV that cannot be cut further is held by several devices."""

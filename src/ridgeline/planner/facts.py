@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 
 from ridgeline.errors import UserError
 from ridgeline.graph.caches import Paged, State
 from ridgeline.graph.graph import Graph
+from ridgeline.graph.liveness import assign_buffers
 from ridgeline.graph.manifest import manifest
 from ridgeline.graph.ops import Attend
 from ridgeline.kv.layout import KvFormat, token_bytes
@@ -101,6 +103,14 @@ class ModelFacts:
     @property
     def params(self) -> int:
         return round(self.parts.total)
+
+    @cached_property
+    def row_bytes(self) -> float:
+        """Bytes of the live buffers of one row of a step in 16 bits. Kept: a search asks for the same model hundreds of times."""
+        if self.graph is not None:
+            buffers = assign_buffers(self.graph)
+            return 2.0 * sum(w for w, late in zip(buffers.widths, buffers.selected, strict=True) if not late)
+        return 2.0 * (3 * self.dim + 2 * max(self.ffn, self.heads * self.head_dim))
 
     @property
     def active_params(self) -> float:

@@ -3,7 +3,7 @@
 
 const $ = (id) => document.getElementById(id);
 const ask = $("ask");
-const wanted = { sheet: 150, ranking: 700 }; // milliseconds of rest before a question is sent
+const wanted = { sheet: 150, ranking: 350 }; // milliseconds of rest before a question is sent
 const running = {}; // what -> AbortController of the question under way
 const timers = {};
 const kinds = ["users", "batch", "rate"];
