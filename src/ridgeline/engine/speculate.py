@@ -26,6 +26,7 @@ from ridgeline.spec.base import NOTHING, Asked, Proposal, Proposer
 
 Seconds = Callable[[Step], float]
 _WEIGHT = 0.1  # of a new measurement
+_EVERY = 8  # plain steps between two whose time is compared with its prediction: that takes longer than guessing
 _FORCED = 1 << 20  # the strength of what a grammar forces
 _PROBE = 32  # steps between guesses that cost something, while they are not worth it
 
@@ -92,7 +93,9 @@ class Speculator:
                     choice.verified(list(drafts[seq_id]), right)
             elif choice is not None and choice.new_ids:
                 self._acceptance.tried(seq_id, proposal.strength, int(choice.new_ids[0] == proposal.tokens[0]), 1)
-        if self._predict is not None and record.chunk_tokens == 0 and step.spans and seconds > 0:
+        if self._predict is None or record.chunk_tokens or not step.spans or seconds <= 0:
+            return
+        if drafts or record.number % _EVERY == 0:
             ratio = seconds / max(1e-9, self._predict(step))
             if drafts:
                 self._wide += _WEIGHT * (ratio - self._wide)
