@@ -43,6 +43,7 @@ class Shape:
 
 SHAPES = {
     "tiny": Shape(512, 256, 512, 2, 4, 2, True),
+    "135m": Shape(49152, 576, 1536, 30, 9, 3, True),
     "1b": Shape(49152, 2048, 8192, 16, 32, 8, True),
     "7b": Shape(32000, 4096, 14336, 32, 32, 8, False),
 }
