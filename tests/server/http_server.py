@@ -43,7 +43,7 @@ class Running:
         kind = got.get("content-type", "")
         if kind.startswith("text/event-stream"):
             return status, got, data
-        return status, got, json.loads(data) if kind.startswith("application/json") else data
+        return status, got, json.loads(data) if data and kind.startswith("application/json") else data
 
 
 def events(data: bytes) -> list[Any]:

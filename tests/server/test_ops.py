@@ -34,6 +34,8 @@ def test_health_version_ping() -> None:
     with running(features=Features(version="1.2.3")) as server:
         assert server.get("/health")[0] == server.get("/ping")[0] == server.post("/ping", {})[0] == 200
         assert server.get("/version")[2] == {"version": "1.2.3"}
+        for path in ("/health", "/v1/models", "/metrics"):
+            assert server.send("HEAD", path, None)[0] == 200
         server.engine.broken = "NaN everywhere"
         status, _, got = server.get("/health")
         assert status == 503 and "NaN everywhere" in got["error"]["message"]

@@ -185,3 +185,14 @@ def test_n_choices_each_with_its_own_end() -> None:
         if c["choices"][0]["finish_reason"]:
             finishes[c["choices"][0]["index"]] = c["choices"][0]["finish_reason"]
     assert finishes == {0: "stop", 1: "stop", 2: "length", 3: "length"}
+
+
+def test_a_reply_shows_only_the_log_probabilities_that_were_asked_for() -> None:
+    """best_of and echo need some of their own."""
+    with running(FakeEngine()) as server:
+        best = server.post("/v1/completions", {"prompt": "a", "n": 2, "best_of": 3, "max_tokens": 4})[2]["choices"]
+        assert [c["logprobs"] for c in best] == [None, None]
+        echo = server.post("/v1/completions", {"prompt": "ab", "echo": True, "logprobs": 1, "max_tokens": 4})[2]["choices"][0]
+        assert len(echo["logprobs"]["tokens"]) > 4 and "prompt_logprobs" not in echo
+        asked = {"prompt": "ab", "echo": True, "logprobs": 1, "prompt_logprobs": 0, "max_tokens": 4}
+        assert "prompt_logprobs" in server.post("/v1/completions", asked)[2]["choices"][0]

@@ -165,9 +165,7 @@ def _announce(options: ServeOptions, model: LoadedModel, state: State, port: int
     if state.served.defaults:
         shown = ", ".join(f"{name} {value:g}" for name, value in state.served.defaults.items())
         note(f"sampling  by default {shown} (the model's own; --generation-config openai for OpenAI's)")
-    speed = _expected(model)
-    if speed is not None:
-        note(f"speed     {speed}")
+    note(f"speed     {_expected(model) or 'not known before `ridgeline calibrate` has measured this machine'}")
     note(f"protocol  tools as {manner.dialect.name}, reasoning {manner.tags.name if manner.tags else 'none'}")
     host = "localhost" if options.host in ("127.0.0.1", "0.0.0.0", "::", "::1") else options.host
     note(f"ready after {model.load_s:.2f} s of loading: http://{host}:{port} (Ctrl-C ends)")

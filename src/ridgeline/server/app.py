@@ -62,6 +62,8 @@ def build(state: State, rules: GateRules | None = None, plans: Desk | None = Non
     app.router.redirect_slashes = False
     for method, path, handler, _ in ROUTES:
         app.add_api_route(path, handler, methods=[method], response_model=None)
+        if method == "GET":  # what probes and browsers ask first
+            app.add_api_route(path, handler, methods=["HEAD"], include_in_schema=False, response_model=None)
     bodies = {path: body for _, path, _, body in ROUTES if body is not None}
 
     async def openapi(_: Request) -> Response:

@@ -65,12 +65,11 @@ def prepare(state: State, raw: bytes) -> tuple[CompletionJob, list[str]]:
     scoring = bool(body.echo) and body.max_tokens == 0
     maximum = DEFAULT_MAX_TOKENS if body.max_tokens is None else 1 if scoring else body.max_tokens
     wanted, best_of = _best_of(body, bounds.n)
-    if best_of > wanted:
-        body.n, body.logprobs = best_of, body.logprobs if body.logprobs is not None else 0
-    if body.echo and body.logprobs is not None:
-        body.prompt_logprobs = max(body.logprobs, body.prompt_logprobs or 0)
+    top = 0 if best_of > wanted and body.logprobs is None else body.logprobs
+    scored = body.prompt_logprobs if body.logprobs is None or not body.echo else max(body.logprobs, body.prompt_logprobs or 0)
+    needed = body.model_copy(update={"n": best_of, "prompt_logprobs": scored})  # the body itself says what the reply shows
     params = sampling_params(
-        body, served.defaults, bounds, max_tokens=maximum, logprobs=body.logprobs, max_model_len=served.limits.max_model_len
+        needed, served.defaults, bounds, max_tokens=maximum, logprobs=top, max_model_len=served.limits.max_model_len
     )
     prompts = completion_ids(served, bounds, body.prompt, add_special_tokens=body.add_special_tokens is not False)
     if len(prompts) * params.n > bounds.samples:
