@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from ridgeline.bench.serve_cells import Bench, Cell, WarmUp
 from ridgeline.bench.serve_options import ServeOptions
+from ridgeline.bench.serve_predict import Forecaster
 from ridgeline.bench.serve_server import Server, serving
 from ridgeline.bench.serve_tokens import TokenCheck, check_tokens, tokenizer_of
+from ridgeline.errors import UserError
 
 Say = Callable[[str], None]
 KNEE = 0.90
@@ -38,7 +40,7 @@ def run(asked: ServeOptions, say: Say = lambda line: None) -> ServeResult:
     """Starts or finds the server, warms up, measures every load. Raises `UserError` for what cannot be measured; `say` gets progress."""
     _many_connections()
     with serving(asked.source, seqs_of(asked), context_of(asked), say) as server:
-        bench = Bench(asked, server, say)
+        bench = Bench(asked, server, say, _forecaster(asked, say))
         say(f"warming up {server.name} with {server.model}")
         warm = bench.warm_up()
         cells, saturated = _cells(asked, bench, warm, say)
@@ -106,6 +108,18 @@ def context_of(asked: ServeOptions) -> int:
     prompt = p.prompt.high if p.prompt.sigma else p.prompt.median
     output = p.output.high if p.output.sigma else p.output.median
     return _rounded(round(asked.scale * (1.25 * (p.shared + prompt) + p.turns * output)) + 64 * p.turns + 192)
+
+
+def _forecaster(asked: ServeOptions, say: Say) -> Forecaster | None:
+    """Predictions where they can be had: our engine with its own defaults, on a calibrated host."""
+    source = asked.source
+    if source.model is None or source.engine != "ridgeline" or source.engine_args:
+        return None
+    try:
+        return Forecaster(source.model, source.context or context_of(asked), seqs_of(asked), source.threads)
+    except UserError as error:
+        say(f"no predictions: {error}")
+        return None
 
 
 def _many_connections() -> None:

@@ -19,6 +19,7 @@ from ridgeline.bench.load_noise import Noise, Watch
 from ridgeline.bench.load_workloads import Recipe, Session, sessions, timed, traced
 from ridgeline.bench.serve_metrics import Sampler, ServerView
 from ridgeline.bench.serve_options import ServeOptions
+from ridgeline.bench.serve_predict import Forecast, Forecaster
 from ridgeline.bench.serve_server import Server
 from ridgeline.errors import UserError
 
@@ -30,7 +31,8 @@ _SHORT, _LONG = 400, 2000
 @dataclass(frozen=True, slots=True)
 class Cell:
     """What one load came to. load: users (closed) or sessions/s (open); unsent: sessions that the time limit left out; tries: how often it
-    was run, of which the least disturbed is this; turns: figures of each turn where there are several."""
+    was run, of which the least disturbed is this; turns: figures of each turn where there are several;
+    forecast: written down before it ran."""
 
     kind: Literal["concurrency", "rate", "trace"]
     load: float
@@ -44,6 +46,7 @@ class Cell:
     unsent: int
     peak_active: int
     tries: int
+    forecast: Forecast | None = None
 
     @property
     def growing(self) -> bool:
@@ -71,8 +74,8 @@ class WarmUp:
 class Bench:
     """Runs cells against one server. Mutable only in its salt counter."""
 
-    def __init__(self, asked: ServeOptions, server: Server, say: Say) -> None:
-        self.asked, self.server, self._say = asked, server, say
+    def __init__(self, asked: ServeOptions, server: Server, say: Say, forecaster: Forecaster | None = None) -> None:
+        self.asked, self.server, self._say, self._forecaster = asked, server, say, forecaster
         self.corpus = Corpus()
         self.run_salt = asked.salt if asked.salt is not None else secrets.token_hex(3)
         self._cells = 0
@@ -122,6 +125,7 @@ class Bench:
     def cell(self, warm: WarmUp, users: int | None, rate: float | None, seed: int | None = None) -> Cell:
         """The least disturbed of at most `repeats` + 1 tries. seed: other than asked, for new prompts in each round."""
         seed = self.asked.seed if seed is None else seed
+        forecast = self._forecast(warm, users, rate, seed)
         tries: list[Cell] = []
         while True:
             salt = self.run_salt if self.asked.keep_cache else f"{self.run_salt}{self._cells:x}"
@@ -132,7 +136,16 @@ class Bench:
                 break
             self._say(f"others took {(noise.others or 0) + noise.steal:.0%} of the CPUs: running the cell again")
         best = min(tries, key=lambda c: 0.0 if c.noise is None else c.noise.steal + (c.noise.others or 0.0))
-        return replace(best, tries=len(tries))
+        return replace(best, tries=len(tries), forecast=forecast)
+
+    def _forecast(self, warm: WarmUp, users: int | None, rate: float | None, seed: int) -> Forecast | None:
+        """With a salt of its own: same lengths, same sharing."""
+        if self._forecaster is None:
+            return None
+        found = self._forecaster.of(self.make(warm, f"{self.run_salt}p", rate, seed), self.manner.endpoint, users)
+        if found is not None:
+            self._say(f"  predicted {found.output_tok_s:.1f} output tok/s, TTFT p50 {found.ttft_ms:.0f} ms")
+        return found
 
     async def _cell(self, made: Sequence[Session], users: int | None, rate: float | None, salt: str) -> Cell:
         client, side = Client(self.server.target, self.asked.timeout_s), Client(self.server.target, 5.0)

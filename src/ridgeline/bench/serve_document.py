@@ -23,6 +23,7 @@ from ridgeline.bench.report_schema import (
     LoadPoint,
     Percentiles,
     Plot,
+    Prediction,
     ReportDocument,
     Setup,
 )
@@ -35,7 +36,7 @@ MAX_VALUES = 2000
 
 
 def document(result: ServeResult, ours: str = "") -> dict[str, Any]:
-    """Plain values. ours: this program's version. What a run says of itself first, then cells, definitions, and the report's document under "report"."""
+    """Plain values: what a run says of itself, cells, definitions, and the report's document under "report". ours: our version."""
     asked, server = result.asked, result.server
     promise = asked.promise
     return {
@@ -66,6 +67,7 @@ def cell_json(cell: LoadCell) -> dict[str, Any]:
         "load": {cell.kind: cell.load}, "started": cell.started, "salt": cell.salt, "tries": cell.tries, "unsent_sessions": cell.unsent,
         "peak_sessions": cell.peak_active, "growing": cell.growing, "figures": cell.figures.as_json(),
         "turns": [t.as_json() for t in cell.turns],
+        "predicted": None if cell.forecast is None else asdict(cell.forecast) | {"error": errors(cell)},
         "server": told,
         "noise": None if cell.noise is None else asdict(cell.noise) | {"disturbed": cell.noise.disturbed},
         "late_ms_max": max(((o.sent_s - o.arrival_s) * 1e3 for o in cell.outcomes), default=None),
@@ -101,6 +103,7 @@ def report(result: ServeResult, ours: str = "", name: str | None = None) -> Repo
     return ReportDocument(
         "bench serve", f"{name}: {asked.workload}", setup(result, ours), (curve,), tuple(_distributions(name, result.cells)),
         plots=tuple(_kv_plots(name, result.cells)), gantts=tuple(_gantt(name, c) for c in result.cells[:1] + result.cells[1:][-1:]),
+        predictions=tuple(p for c in result.cells for p in predictions(result, c)),
         definitions=DEFINITIONS, notes=tuple(notes(result)),
     )  # fmt: skip
 
@@ -144,12 +147,13 @@ def notes(result: ServeResult) -> list[str]:
 
 
 def point(cell: LoadCell) -> LoadPoint:
-    f, noise = cell.figures, cell.noise
+    f, noise, p = cell.figures, cell.noise, cell.forecast
     return LoadPoint(
         cell.load, f.requests, f.failed, f.output_tok_s, f.total_tok_s, f.requests_s, f.goodput_s,
         percentiles(f.ttft_ms, [o.ttft_s * 1e3 for o in cell.outcomes if o.ok]), percentiles(f.itl_ms), percentiles(f.tpot_ms),
         percentiles(f.e2e_ms), hit_rate=f.hit_rate, steal=None if noise is None else noise.steal,
-        others=None if noise is None else noise.others,
+        others=None if noise is None else noise.others, predicted_output_tok_s=p and p.output_tok_s, predicted_ttft_ms=p and p.ttft_ms,
+        predicted_tpot_ms=p and p.tpot_ms,
     )  # fmt: skip
 
 
@@ -159,6 +163,30 @@ def percentiles(s: Summary | None, values: Sequence[float] = ()) -> Percentiles 
         return None
     low, high = interval_of_median(values) or (None, None)
     return Percentiles(s.p50, s.p90, s.p95, s.p99, s.mean, s.max, low, high)
+
+
+def pairs(cell: LoadCell) -> list[tuple[str, float, float]]:
+    """(metric, predicted, measured) where both are known."""
+    f, p = cell.figures, cell.forecast
+    if p is None:
+        return []
+    found = [
+        ("throughput tok/s", p.output_tok_s, f.output_tok_s), ("TTFT p50 ms", p.ttft_ms, None if f.ttft_ms is None else f.ttft_ms.p50),
+        ("TPOT p50 ms", p.tpot_ms, None if f.tpot_ms is None else f.tpot_ms.p50),
+    ]  # fmt: skip
+    return [(name, a, b) for name, a, b in found if a and b]
+
+
+def errors(cell: LoadCell) -> dict[str, float]:
+    """predicted / measured - 1 of each metric."""
+    return {name: a / b - 1 for name, a, b in pairs(cell)}
+
+
+def predictions(result: ServeResult, cell: LoadCell) -> list[Prediction]:
+    what = f"{result.server.model}, {result.asked.workload}, {cell.kind} {cell.load:g}"
+    steal = None if cell.noise is None else cell.noise.steal
+    label = "fitted" if cell.forecast is None else f"fitted: calibrated {cell.forecast.calibrated}"
+    return [Prediction(what, name, a, b, steal, label) for name, a, b in pairs(cell)]
 
 
 def _distributions(name: str, cells: Sequence[LoadCell]) -> list[Distribution]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ridgeline.bench.client_metrics import DEFINITIONS, Figures
 from ridgeline.bench.serve import KNEE, ServeResult
 from ridgeline.bench.serve_cells import Cell
-from ridgeline.bench.serve_document import notes
+from ridgeline.bench.serve_document import notes, pairs
 from ridgeline.bench.stats import Summary
 
 _LATENCIES = ("ttft_ms", "queue_ms", "prefill_ms", "itl_ms", "tpot_ms", "e2e_ms", "first_event_ms")
@@ -33,6 +33,10 @@ def render(result: ServeResult) -> str:
         if cell.server is not None and cell.server.queue_ms is not None:
             told = f"queue {_n(cell.server.queue_ms)} ms, prompt {_n(cell.server.prefill_ms)} ms a request (means)"
             lines.append(f"  the server says: {told}")
+        told = pairs(cell)
+        if told:
+            found = (f"{name} {a:.1f} for {b:.1f} ({a / b - 1:+.0%})" for name, a, b in told)
+            lines.append("  predicted for measured: " + ", ".join(found))
         for number, turn in enumerate(cell.turns):
             ttft = None if turn.ttft_ms is None else turn.ttft_ms.p50
             lines.append(
