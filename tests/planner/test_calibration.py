@@ -10,7 +10,7 @@ import pytest
 from ridgeline.errors import UserError
 from ridgeline.graph.manifest import manifest
 from ridgeline.graph.step import SharedWalk, Span
-from ridgeline.planner.calibration import CalibratedSeconds, Calibration, ChunkAttention, DecodeAttention, Reading, linear_formats
+from ridgeline.planner.calibration import CalibratedSeconds, Calibration, ChunkAttention, DecodeAttention, kept_bytes, linear_formats
 from ridgeline.planner.catalog import find_model
 from ridgeline.planner.formats import kv_format_named, weight_format
 from ridgeline.planner.hardware import Machine
@@ -20,7 +20,7 @@ from ridgeline.planner.setup import Setup, host_device
 NO_DECODE, NO_CHUNK = DecodeAttention(0.0, 0.0, 0.0, 0.0), ChunkAttention(0.0, 0.0, 0.0)
 FREE = {"Q4_0": (1e-30, 1e-30, 1e-30)}
 NOTHING = Calibration(
-    "h", "avx2", 2, "2026-11-30", (1, 4, 16), FREE, {"Q4_0": (0.0,) * 3}, 1 << 20, 0.0, (0.0,) * 3, NO_DECODE, NO_CHUNK, *(0.0,) * 4
+    "h", "avx2", 2, "2026-11-30", (1, 4, 16), FREE, {"Q4_0": (0.0,) * 3}, 1 << 20, 0.0, 0.0, (0.0,) * 3, NO_DECODE, NO_CHUNK, *(0.0,) * 4
 )
 FACTS = find_model("SmolLM2-135M")
 
@@ -62,26 +62,25 @@ def test_products_beside_their_weights() -> None:
     assert flat([Span(0, 5, 3, 0)]) == pytest.approx(30 * 4) and flat([Span(0, 5, 1, 1)]) == pytest.approx(30 * 4 + 1)
 
 
-def test_reading_is_told_from_two_working_sets() -> None:
-    """64 MB of which 16 stay: 48 are read at 10 GB/s; 512 MB: 496."""
-    mb = 2**20
-    found = Reading.of({"8": 100.0, "64": 64 / (48 / 10.0), "512": 512 / (496 / 10.0)})
-    assert found is not None and found.bytes_s == pytest.approx(10e9) and found.kept_bytes == pytest.approx(16 * mb)
-    assert Reading.of({"64": 10.0}) is None and Reading.of({"64": 1.0, "512": 900.0}) is None
+def test_what_caches_keep_is_told_from_two_sizes() -> None:
+    """Of 64 bytes 16 stay: 48 are read; of 192, 176."""
+    assert kept_bytes(64.0, 48 / 64, 192.0, 176 / 192) == pytest.approx(16.0)
+    assert kept_bytes(64.0, 0.01, 192.0, 1.0) == 32.0  # at most half of the fewer
+    assert kept_bytes(64.0, 1.0, 192.0, 0.9) == 0.0 and kept_bytes(64.0, 0.0, 192.0, 1.0) == 0.0
 
 
 def test_caches_keep_less_of_a_larger_model() -> None:
     """Measured with as many weights as the model has: nothing to mend. With half as many, the share that stays weighs less."""
-    speeds = {"2": {"64": 64 / (48 / 10.0), "512": 512 / (496 / 10.0)}}
     own = round((FACTS.parts.linear + FACTS.parts.embed) * 4.5 / 8)
-    bound = {"Q4_0": (4.5 / 8 / 10e9,) * 3}
-    one = [Span(0, 5, 1, 1)]
-    plain = seconds(linear_s=bound)(one)
-    assert seconds(linear_s=bound, read_gb_s=speeds, linear_bytes=own)(one) == pytest.approx(plain)
-    more = seconds(linear_s=bound, read_gb_s=speeds, linear_bytes=own // 2)(one) - plain
-    assert more == pytest.approx(16 * 2**20 / 10e9, rel=1e-3)
-    slow = {"Q4_0": (4.5 / 8 / 1e9,) * 3}  # bound by arithmetic: reading does not count
-    assert seconds(linear_s=slow, read_gb_s=speeds, linear_bytes=own // 2)(one) == seconds(linear_s=slow)(one)
+    kept, each = 0.25 * own, (1e-10,) * 3
+    one, weights = [Span(0, 5, 1, 1)], FACTS.parts.linear + FACTS.parts.embed
+    plain = seconds(linear_s={"Q4_0": each})(one)
+    assert plain == pytest.approx(weights * 1e-10)
+    assert seconds(linear_s={"Q4_0": each}, kept_bytes=kept, linear_bytes=own)(one) == pytest.approx(plain)
+    assert seconds(linear_s={"Q4_0": each}, kept_bytes=kept, linear_bytes=own // 2)(one) == pytest.approx(plain * 0.75 / 0.5)
+    slow = {"Q4_0": (1e-10, 2e-10, 2e-10)}  # four rows are bound by arithmetic: reading does not count
+    four = [Span(0, 5, 4, 4)]
+    assert seconds(linear_s=slow, kept_bytes=kept, linear_bytes=own // 2)(four) == pytest.approx(seconds(linear_s=slow)(four))
 
 
 def test_attention_by_hand() -> None:

@@ -36,13 +36,13 @@ from ridgeline.graph.step import Int32Array, Span, Step
 from ridgeline.models.decoder import Layer, Sizes
 from ridgeline.models.llama import LlamaConfig, build
 from ridgeline.models.rope import Rotary
-from ridgeline.planner.calibration import Calibration, ChunkAttention, DecodeAttention
+from ridgeline.planner.calibration import Calibration, ChunkAttention, DecodeAttention, kept_bytes
 
 Say = Callable[[str], None]
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FORMATS = ("Q4_0", "Q8_0", "Q4_1", "Q4_K", "Q6_K", "Q5_0", "F16", "Q5_K", "Q5_1", "BF16", "IQ4_NL", "F32")
 MOST_SECONDS = 60.0
-MOST_ROUNDS = 6
+MOST_ROUNDS, TOGETHER = 12, 3
 DIM, FFN, SMALL, TABLE = 1024, 4096, 512, 64  # of the synthetic products: large ones, and small ones to tell what any costs
 BYTES_READ = 192 << 20  # enough weights that no cache keeps a good part of them
 HEADS, LAYERS, WIDTH = 8, 2, 128  # of the synthetic attention; width of key and value of a head together
@@ -59,24 +59,30 @@ def calibrate(threads: int | None = None, formats: Sequence[str] = FORMATS, seco
     say("reading memory")
     ceilings = probe(count, seconds=max(0.1, 0.05 * budget))
     read = {str(n): read_speeds(n, SETS_MB, 0.01 * budget) for n in sorted({1, count})}
+    say("attention, the other ops, the engine")
     parts = Parts(count)
+    parts.again()
     linear: dict[str, tuple[float, ...]] = {}
     linear_op: dict[str, tuple[float, ...]] = {}
-    for form in formats:
-        say("attention, the other ops, the engine")
-        parts.again()
-        if form not in BY_NAME:
-            continue
+    kept, known = 0.0, [f for f in formats if f in BY_NAME]
+    groups = [known[i : i + TOGETHER] for i in range(0, len(known), TOGETHER)]
+    for i, group in enumerate(groups):
         left = budget - (perf_counter() - begun) - 2 * parts.seconds
         if linear and left < max(2.0, 0.1 * budget):
-            say(f"no time left for {form}")
-            continue
-        say(f"products in {form}")
-        linear[form], linear_op[form] = _products(BY_NAME[form], count, left / max(1, len(formats) - len(linear)))
-    parts.again()
+            say(f"no time left for {', '.join(f for g in groups[i:] for f in g)}")
+            break
+        say(f"products in {', '.join(group)}")
+        chains = [Products(BY_NAME[form], count, BYTES_READ) for form in group]
+        few = Products(BY_NAME[group[0]], count, BYTES_READ // 3) if i == 0 else None
+        _rounds(chains, few, perf_counter() + left / (len(groups) - i))
+        for chain in chains:
+            linear[chain.encoding.name], linear_op[chain.encoding.name] = chain.costs()
+        if few is not None:
+            kept = kept_bytes(few.bytes, few.byte_s(), chains[0].bytes, chains[0].byte_s())
+        parts.again()
     now = datetime.now(UTC).isoformat(timespec="seconds")
     found = Calibration(
-        machine_name(), ceilings.isa, count, now, ROWS, linear, linear_op, BYTES_READ, *parts.costs(), perf_counter() - begun, read
+        machine_name(), ceilings.isa, count, now, ROWS, linear, linear_op, BYTES_READ, kept, *parts.costs(), perf_counter() - begun, read
     )
     _write(found)
     return found
@@ -189,31 +195,54 @@ def settled(runs: Sequence[float]) -> float:
     return sorted(runs)[len(runs) // 4]
 
 
-def _products(encoding: Encoding, threads: int, budget_s: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(seconds per weight, seconds per product beyond its weights) at each of ROWS. Half of the bytes are large matrices, half small ones;
-    in several rounds, so that a disturbance does not hit all runs of one row count."""
-    begun = perf_counter()
-    runs: dict[int, tuple[list[float], list[float]]] = {rows: ([], []) for rows in ROWS}
-    large, small = (max(1, round(BYTES_READ / (4 * DIM * width * encoding.bits_per_value / 8))) for width in (FFN, SMALL))
-    graph = _chain([FFN] * large + [SMALL] * small)
-    program = cpu.load(graph, _tensors(graph, encoding), LoadPlan((), threads=threads))
-    for rounds in range(MOST_ROUNDS):
-        started = perf_counter()
+class Products:
+    """Mutable: a chain of products in one encoding, and the seconds of a large and of a small one, by rows, of every time it ran.
+
+    Half of the bytes are large matrices, half small ones, so that weights and what any product costs can be told apart."""
+
+    def __init__(self, encoding: Encoding, threads: int, nbytes: int) -> None:
+        self.encoding = encoding
+        self.large, small = (max(1, round(nbytes / (4 * DIM * width * encoding.bits_per_value / 8))) for width in (FFN, SMALL))
+        self.bytes = 2 * DIM * (self.large * FFN + small * SMALL) * encoding.bits_per_value / 8
+        graph = _chain([FFN] * self.large + [SMALL] * small)
+        self._program = cpu.load(graph, _tensors(graph, encoding), LoadPlan((), threads=threads))
+        self._runs: dict[int, list[tuple[float, float]]] = {}
+        self.run(1, 1)  # touches every page
+        self._runs = {}
+
+    def run(self, rows: int, times: int) -> None:
+        step = Step((Span(0, 0, rows, 1),), np.arange(rows, dtype=np.int32) % TABLE, ())
+        for _ in range(times):
+            took = [t.seconds for t in _timed(self._program, step) if any(isinstance(o, Linear) for o in t.ops)]
+            first, second = took[: 2 * self.large], took[2 * self.large :]
+            self._runs.setdefault(rows, []).append((sum(first) / len(first), sum(second) / len(second)))
+
+    def byte_s(self) -> float:
+        """Seconds of a byte with one row."""
+        large = settled([one for one, _ in self._runs[ROWS[0]]])
+        return large / (DIM * FFN * self.encoding.bits_per_value / 8)
+
+    def costs(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """(seconds per weight, seconds per product beside its weights) at each of ROWS."""
+        weight, op = [], []
         for rows in ROWS:
-            step = Step((Span(0, 0, rows, 1),), np.arange(rows, dtype=np.int32) % TABLE, ())
-            for _ in range(3 if rows <= 32 else 1):
-                times = [t.seconds for t in _timed(program, step) if any(isinstance(o, Linear) for o in t.ops)]
-                runs[rows][0].append(sum(times[: 2 * large]) / (2 * large))
-                runs[rows][1].append(sum(times[2 * large :]) / (2 * small))
-        if rounds and perf_counter() - begun + (perf_counter() - started) > budget_s:
+            one, other = (settled([run[i] for run in self._runs[rows]]) for i in (0, 1))
+            op.append(max(0.0, other - DIM * SMALL * (one - other) / (DIM * (FFN - SMALL))))
+            weight.append((one - op[-1]) / (DIM * FFN))
+        return tuple(weight), tuple(op)
+
+
+def _rounds(chains: Sequence[Products], few: Products | None, until: float) -> None:
+    """All chains at all rows again and again, so that a disturbance does not hit all runs of one."""
+    for number in range(MOST_ROUNDS):
+        begun = perf_counter()
+        for rows in ROWS:
+            for chain in chains:
+                chain.run(rows, 3 if rows <= 16 else 1)
+        if few is not None:
+            few.run(ROWS[0], 6)
+        if number and 2 * perf_counter() - begun > until:
             break
-    weight, op = [], []
-    for at_large, at_small in runs.values():
-        one, other = settled(at_large[1:]), settled(at_small[1:])
-        slope = (one - other) / (DIM * (FFN - SMALL))
-        op.append(max(0.0, other - DIM * SMALL * slope))
-        weight.append((one - op[-1]) / (DIM * FFN))
-    return tuple(weight), tuple(op)
 
 
 class Parts:
@@ -266,7 +295,7 @@ def _rest_costs(times: Mapping[Any, float]) -> tuple[float, tuple[float, ...]]:
     values = LAYERS * (4 * dim + dim + dim // 4 + 2 * dim + dim // 2) + dim
     whole = times["rest", ROWS[0]]
     rates = [max(1e-12, (times["rest", rows] - whole) / ((rows - 1) * values)) for rows in ROWS[1:]]
-    return max(1e-8, (whole - values * rates[0]) / times["rest", "ops"]), (rates[0], *rates)
+    return max(1e-8, (whole - values * rates[-1]) / times["rest", "ops"]), (rates[0], *rates)
 
 
 def _attention_program(threads: int, kv_heads: int, blocks: int) -> CpuProgram:

@@ -37,7 +37,7 @@ from ridgeline.planner.calibration import CalibratedSeconds, Calibration
 
 Say = Callable[[str], None]
 METRICS = ("tpot_ms", "throughput_tok_s", "ttft_p95_ms")
-MOST_WAVES, LEAST_POISSON = 8, 12
+MOST_WAVES, LEAST_POISSON = 8, 8
 DISTURBED, MOST_TRIES = 0.03, 4  # share of all CPU time; measurements of a cell beyond those asked for
 WARM_UP = ClosedLoop(2, 2, Lengths(64, 4))
 

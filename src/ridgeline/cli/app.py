@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+import ridgeline.cli.answers_command as answers_command
 import ridgeline.cli.args as args
 import ridgeline.cli.batch_command as batch_command
 import ridgeline.cli.bench_more as bench_more
@@ -191,6 +192,7 @@ def pull(model: args.Model, json: args.Json = False) -> None:
 
 
 planning.register(app)
+answers_command.register(app)
 batch_command.register(app)
 app.command()(prefix)
 

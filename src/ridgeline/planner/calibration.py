@@ -52,31 +52,11 @@ class ChunkAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How fast weights are read when all are, step after step: at `bytes_s`, but for `kept_bytes` that the caches still hold."""
-
-    bytes_s: float
-    kept_bytes: float
-
-    @classmethod
-    def of(cls, speeds: Mapping[str, float]) -> Reading | None:
-        """From speeds in 1e9 bytes/s by working set in MB, the two largest of them; None where that says nothing."""
-        sets = sorted((float(mb) * 2**20, speed * 1e9) for mb, speed in speeds.items())[-2:]
-        if len(sets) < 2 or min(speed for _, speed in sets) <= 0:
-            return None
-        (small, fast), (large, slow) = sets
-        took = large / slow - small / fast
-        if took <= 0:
-            return None
-        rate = (large - small) / took
-        return cls(rate, min(max(0.0, small - rate * small / fast), 0.9 * small))
-
-
-@dataclass(frozen=True, slots=True)
 class Calibration:
     """Of one host, instruction set and thread count; all in seconds, at each of `rows` tokens a step where it is a tuple.
 
-    linear_s[format]: products, per weight; linear_op_s[format]: per product, beside its weights; measured with linear_bytes of weights.
+    linear_s[format]: products, per weight; linear_op_s[format]: per product, beside its weights; measured with linear_bytes of weights,
+    of which the caches kept kept_bytes from one step to the next.
     value_s: ops beside products and attention, per value; op_s: any of them, whatever its size. sample_row_s, sample_value_s: a draw, and
     per id of the vocabulary. step_s, sequence_s: the engine around a step. read_gb_s: by threads, working set in MB -> 1e9 bytes/s.
     """
@@ -89,6 +69,7 @@ class Calibration:
     linear_s: Mapping[str, tuple[float, ...]]
     linear_op_s: Mapping[str, tuple[float, ...]]
     linear_bytes: int
+    kept_bytes: float
     op_s: float
     value_s: tuple[float, ...]
     decode: DecodeAttention
@@ -135,6 +116,19 @@ class Calibration:
         return exp(log(at[i - 1]) * (1 - share) + log(at[i]) * share)
 
 
+MOST_KEPT = 0.7  # of a model that fits the caches almost whole: what steps leave in between is lost again
+
+
+def kept_bytes(small_bytes: float, small_s: float, large_bytes: float, large_s: float) -> float:
+    """What caches keep of weights that are read step after step, from the seconds of a byte with fewer and with more of them.
+
+    A step reads all but the kept ones: s = (1 - kept / bytes) x a constant. At most half of the fewer; 0 where that explains nothing."""
+    if min(small_s, large_s) <= 0 or small_s >= large_s:
+        return 0.0
+    ratio = small_s / large_s
+    return min(0.5 * small_bytes, (1 - ratio) / (1 / small_bytes - ratio / large_bytes))
+
+
 @dataclass(frozen=True, slots=True)
 class _Attention:
     """Equal attentions of a graph: their number, shape and window."""
@@ -156,7 +150,6 @@ class CalibratedSeconds:
         late = selected_values(fused)
         self._weights: dict[tuple[str, bool], int] = {}
         self._products: dict[tuple[str, bool], int] = {}
-        self._reading = Reading.of(calibration.read_gb_s.get(str(calibration.threads), {}))
         self._ops, self._values, self._late_values = sum(not isinstance(op, Linear | LinearGroup | Attend) for op in fused.ops), 0, 0
         attends: dict[_Attention, int] = {}
         caches = {c.name: c for c in fused.caches if isinstance(c, Paged)}
@@ -212,16 +205,15 @@ class CalibratedSeconds:
         c, total = self.calibration, 0.0
         counts = {key: wanted if key[1] else rows for key in self._weights}
         whole = sum(self._bytes[key] for key, count in counts.items() if count)
+        read_then = 1.0 - c.kept_bytes / c.linear_bytes
+        read_now = 1.0 - min(c.kept_bytes, MOST_KEPT * whole) / whole if whole else 1.0
         for key, count in counts.items():
             if count == 0:
                 continue
-            per_weight = c.weight_seconds(key[0], count)
-            total += self._weights[key] * per_weight + self._products.get(key, 0) * c.product_seconds(key[0], count)
-            if self._reading is not None:
-                reading = self._bytes[key] / self._reading.bytes_s
-                bound = min(1.0, max(0.0, 2 * reading / (self._weights[key] * per_weight) - 1))
-                more = min(self._reading.kept_bytes, 0.9 * whole) * (whole / c.linear_bytes - 1) / self._reading.bytes_s
-                total += bound * max(more, -0.5 * reading) * self._bytes[key] / whole
+            alone, each = c.weight_seconds(key[0], 1), c.weight_seconds(key[0], count)
+            bound = min(1.0, max(0.0, 2 * alone / each - 1))
+            total += self._weights[key] * (each + bound * alone * (read_now / read_then - 1))
+            total += self._products.get(key, 0) * c.product_seconds(key[0], count)
         return total
 
     def _attention(self, a: _Attention, live: Sequence[Span], shared: Sequence[SharedWalk]) -> float:

@@ -87,14 +87,19 @@ class Query:
 
 
 def query_price(usd_per_mtok: Amount, tokens_per_query: int, queries_per_day: int, ceiling_usd: Amount | None = None) -> Query:
-    """Row 4 of the acceptance table: 0.5 cent a query, and what that is in a year."""
+    """Row 4 of the acceptance table: 0.5 cent a query, and what that is in a year. Raises `UserError` for counts below 0."""
+    for name, count in (("--tokens-per-query", tokens_per_query), ("--queries-per-day", queries_per_day)):
+        if count < 0:
+            raise UserError(f"{name} is {count}, must be 0 or more", field=name, value=count, limit=0)
     each = decimal(usd_per_mtok) * tokens_per_query / MILLION
     return Query(each, each * queries_per_day * 365, None if ceiling_usd is None else each <= decimal(ceiling_usd))
 
 
 def break_even_days(training: Amount, served_per_day: Amount) -> Decimal | None:
-    """Days after which serving has used as much as training, in tokens or in dollars; None when nothing is served."""
+    """Days after which serving has used as much as training, in tokens or in dollars; None when nothing is served. Neither below 0."""
     per_day = decimal(served_per_day)
+    if min(per_day, decimal(training)) < 0:
+        raise UserError(f"training {training} and serving {per_day} a day cannot be negative", field="cost", value=str(per_day), limit=0)
     return decimal(training) / per_day if per_day > 0 else None
 
 

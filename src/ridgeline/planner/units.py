@@ -80,6 +80,14 @@ def usd_per_hour(text: str, option: str) -> Decimal:
     return value
 
 
+def usd(text: str, option: str) -> Decimal:
+    """4.6M, 0.005, $700k; 0 or more."""
+    found = re.fullmatch(r"\$?([0-9]{1,18}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})\s*([kmb]?)", text.strip().casefold())
+    if found is None:
+        raise UserError(f"{option} is {text!r}, must be USD, like 4.6M or 0.005", field=option, value=text, limit=0)
+    return Decimal(found[1]) * {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}[found[2]]
+
+
 def fraction(text: str, option: str) -> Decimal:
     """40% or 0.4, above 0 and at most 1."""
     stripped = text.strip()

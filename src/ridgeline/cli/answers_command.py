@@ -1,0 +1,115 @@
+"""`ridgeline cost`, `numbers`, `scorecard` and `templates`: declarations only, as in `cli/app`, which registers them."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Any
+
+import typer
+
+import ridgeline.cli.args as args
+import ridgeline.planner.units as units
+from ridgeline.planner.ledger import offer
+
+
+def _count(name: str, help_: str) -> Any:
+    return typer.Option(name, parser=args.count(name), metavar="N", help=help_)
+
+
+def _usd(name: str, help_: str) -> Any:
+    return typer.Option(name, parser=lambda text: units.usd(text, name), metavar="USD", help=help_)
+
+
+def _offer(name: str, help_: str) -> Any:
+    return typer.Option(name, parser=lambda text: offer(text, name), metavar="NAME=IN/CACHED/OUT", help=help_)
+
+
+def cost(
+    training_tokens: Annotated[int | None, _count("--training-tokens", "Tokens that training took: 32000g.")] = None,
+    training_usd: Annotated[Decimal | None, _usd("--training-usd", "What training cost: 4.6M.")] = None,
+    tokens_per_day: Annotated[int | None, _count("--tokens-per-day", "Tokens served: 8600g.")] = None,
+    usd_per_mtok: Annotated[Decimal | None, _usd("--usd-per-mtok", "Price of a million tokens.")] = None,
+    queries_per_day: Annotated[int | None, _count("--queries-per-day", "Queries of a search engine, say.")] = None,
+    tokens_per_query: Annotated[int | None, _count("--tokens-per-query", "Tokens of one query, prompt and answer.")] = None,
+    ceiling: Annotated[Decimal | None, _usd("--ceiling", "The most a query may cost.")] = None,
+    provider: Annotated[list[Any] | None, _offer("--provider", "A provider's USD per million tokens; several times.")] = None,
+    own: Annotated[Any, _offer("--own", "Ours, as `plan --rate` prints them by kind.")] = None,
+    prompt: Annotated[int, _count("--prompt", "With --provider: tokens of a prompt.")] = 2048,
+    cached: Annotated[int, _count("--cached", "Of them found in the prefix cache.")] = 0,
+    output: Annotated[int, _count("--output", "Tokens of an answer.")] = 256,
+    requests_per_day: Annotated[int, _count("--requests-per-day", "For the month's bill.")] = 100_000,
+    json: args.Json = False,
+) -> None:
+    """Training against serving, a query against a ceiling, our price beside those of providers. Each sum whose inputs are given.
+
+    \b
+    Examples:
+      ridgeline cost --training-tokens 32000g --tokens-per-day 8600g
+      ridgeline cost --training-usd 4.6M --tokens-per-day 20g --usd-per-mtok 0.60
+      ridgeline cost --queries-per-day 8.5g --tokens-per-query 4000 --usd-per-mtok 0.5 --ceiling 0.005
+      ridgeline cost --prompt 2006 --cached 1920 --output 300 --own ours=0.02/0.001/0.7 --provider a=2.50/1.25/10
+    """
+    from ridgeline.cli.answers import CostArgs
+    from ridgeline.cli.answers import cost as run
+
+    run(
+        CostArgs(
+            training_tokens, training_usd, tokens_per_day, usd_per_mtok, queries_per_day, tokens_per_query, ceiling, tuple(provider or ()),
+            own, prompt, cached, output, requests_per_day,
+        ),
+        as_json=json,
+    )  # fmt: skip
+
+
+def numbers(json: args.Json = False) -> None:
+    """The round numbers of talks (14.5 GB, 131 KB, 80x, 4x, 15x, 2-3x, 24x), each computed again, with pass or fail."""
+    from ridgeline.cli.answers import numbers as run
+
+    run(as_json=json)
+
+
+def scorecard(
+    device: Annotated[str, typer.Option(metavar="NAME", help="A device of `ridgeline hardware`.")] = "H100 SXM 80GB",
+    context: Annotated[int, _count("--context", "Tokens held per sequence.")] = 32768,
+    weight_dtype: Annotated[str, typer.Option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int4 ...")] = "bf16",
+    kv_dtype: Annotated[str, typer.Option("--kv-dtype", metavar="DTYPE", help="bf16, fp8, int8 ...")] = "bf16",
+    json: args.Json = False,
+) -> None:
+    """MHA, GQA, MQA, MLA, windows, shared layers, linear attention, Mamba: memory and throughput computed, quality cited.
+
+    \b
+    Examples:
+      ridgeline scorecard
+      ridgeline scorecard --context 128K --device "MI300X" --kv-dtype fp8
+    """
+    from ridgeline.cli.answers import score
+
+    score(device, context, weight_dtype, kv_dtype, as_json=json)
+
+
+def templates(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="chatbot, copilot, rag or gateway. Left out: a list.")] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="A device of `ridgeline hardware`.")] = "H100 SXM 80GB",
+    users: Annotated[int | None, _count("--users", "Users a day, instead of the template's.")] = None,
+    price: Annotated[
+        Decimal | None,
+        typer.Option("--price", parser=lambda text: units.usd_per_hour(text, "--price"), metavar="USD/h", help="Of one device."),
+    ] = None,
+    json: args.Json = False,
+) -> None:
+    """System designs sized: traffic in people's terms to devices, dollars and p99 by the simulator.
+
+    \b
+    Examples:
+      ridgeline templates
+      ridgeline templates chatbot --users 2M --device "H200"
+    """
+    from ridgeline.cli.answers import templates as run
+
+    run(name, device, users, price, as_json=json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    for command in (cost, numbers, scorecard, templates):
+        app.command()(command)
