@@ -66,11 +66,16 @@ class Process:
             data: bytes = reply.read()
             return data
 
+    def ask(self, body: Any) -> socket.socket:
+        """A completion that was asked for."""
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        raw = json.dumps(body).encode()
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(raw) + raw)
+        return sock
+
     def stream(self) -> socket.socket:
         """A long answer under way: its first bytes have come."""
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=30)
-        body = json.dumps({"prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": True}).encode()
-        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        sock = self.ask({"prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": True})
         assert sock.recv(100)
         return sock
 
@@ -109,6 +114,21 @@ def test_a_signal_drains_and_ends(tiny: str) -> None:
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", server.port), timeout=1)
     assert "shutting down" in server.said and "Traceback" not in server.said
+
+
+def test_a_signal_under_load_leaves_no_request_without_its_end(tiny: str) -> None:
+    """Streams and whole replies, running and in the queue: each ends as it would have, and nobody new is let in."""
+    with serving(tiny, "--max-num-seqs", "4") as server:
+        socks = [server.ask({"max_tokens": 200, "ignore_eos": True, "stream": i % 3 > 0, "prompt": f"{i} x"}) for i in range(32)]
+        assert socks[1].recv(100)
+        server.signal(signal.SIGTERM)
+        replies = [everything(sock) for sock in socks]
+        assert server.wait() == 0
+    # One that came in too late for a place is told so.
+    ends = [b"[DONE]" in reply if i % 3 else b'"usage"' in reply for i, reply in enumerate(replies)]
+    late = [reply.startswith(b"HTTP/1.1 503") and b"retry-after" in reply for reply in replies]
+    assert all(end or told for end, told in zip(ends, late, strict=True)) and sum(ends) >= 4, replies
+    assert "Traceback" not in server.said
 
 
 def test_a_second_signal_ends_at_once(tiny: str) -> None:
