@@ -13,7 +13,7 @@ import pytest
 from ridgeline.bench.client_metrics import DEFINITIONS, Slo, figures
 from ridgeline.bench.corpus import Corpus
 from ridgeline.bench.load import Manner
-from ridgeline.bench.load_workloads import PRESETS, Mix, Recipe, Session, preset, sessions, timed, traced
+from ridgeline.bench.load_workloads import PRESETS, Mix, Recipe, Session, fitted, preset, sessions, timed, traced
 from ridgeline.errors import UserError
 
 CORPUS = Corpus()
@@ -92,6 +92,17 @@ def test_chat_is_spread_like_sharegpt() -> None:
     p = PRESETS["chat"]
     for mix, mean in ((p.prompt, 161), (p.output, 338)):
         assert mix.median * np.exp(mix.sigma**2 / 2) == pytest.approx(mean, rel=0.02)
+
+
+def test_prompts_are_cut_to_what_the_model_holds() -> None:
+    p = fitted(PRESETS["long"], 8192, 1.0)
+    assert p.prompt.median == 3000 and p.prompt.high * 1.25 + 32 < 8192 < PRESETS["long"].prompt.high
+    assert fitted(PRESETS["chat"], 8192, 1.0) == PRESETS["chat"]
+    small = fitted(PRESETS["long"], 2048, 1.0).prompt
+    assert small.median == small.high < 1700 and small.low == 500
+    with pytest.raises(UserError, match="more than the model's 512 tokens"):
+        fitted(PRESETS["agents"], 512, 1.0)
+    assert fitted(PRESETS["agents"], 512, 0.1).shared == 1000
 
 
 def test_draws_keep_their_limits() -> None:

@@ -14,7 +14,7 @@ from statistics import median
 
 from ridgeline.bench.client_metrics import Figures
 from ridgeline.bench.engines import engine, program
-from ridgeline.bench.serve import context_of, seqs_of
+from ridgeline.bench.serve import context_of, known, seqs_of
 from ridgeline.bench.serve_cells import Bench, Cell
 from ridgeline.bench.serve_options import ServeOptions, Source
 from ridgeline.bench.serve_server import Server, serving
@@ -91,7 +91,7 @@ def run(asked: AbOptions, say: Say = lambda line: None) -> AbResult:
     with ExitStack() as both:
         sides: list[tuple[str, Bench]] = []
         for name, source in ((asked.name_a, asked.a), (asked.name_b, asked.b)):
-            options = replace(asked.asked, source=source)
+            options = known(replace(asked.asked, source=source))
             server = both.enter_context(serving(source, seqs_of(options), context_of(options), say))
             sides.append((name, Bench(options, server, say)))
         warm = [bench.warm_up() for _, bench in sides]

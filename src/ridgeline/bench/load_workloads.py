@@ -97,6 +97,20 @@ PRESETS: Mapping[str, Preset] = {p.name: p for p in (
 )}  # fmt: skip
 
 
+def fitted(p: Preset, limit: int, scale: float) -> Preset:
+    """The preset with prompts that a model of `limit` tokens can hold with all answers. Raises `UserError` when next to nothing is left."""
+    answers = p.turns * (p.output.high if p.output.sigma else p.output.median)
+    room = limit - 192 - 64 * p.turns - scale * (answers + 1.25 * p.shared)
+    most = int(room / (1.25 * scale))
+    if most < 8:
+        text = f"workload {p.name} needs more than the model's {limit} tokens"
+        raise UserError(text, field="--scale", value=scale, limit=limit, remedy="use a smaller --scale, --input-len or --output-len")
+    longest = p.prompt.high if p.prompt.sigma else p.prompt.median
+    if longest <= most:
+        return p
+    return replace(p, prompt=replace(p.prompt, median=min(p.prompt.median, most), low=min(p.prompt.low, most), high=most))
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What the user says, and how many tokens may answer."""

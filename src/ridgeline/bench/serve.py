@@ -6,12 +6,13 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ridgeline.bench.engines import engine, program
 from ridgeline.bench.serve_cells import Bench, Cell, WarmUp
 from ridgeline.bench.serve_options import ServeOptions
 from ridgeline.bench.serve_predict import Forecaster
-from ridgeline.bench.serve_server import Server, serving
+from ridgeline.bench.serve_server import Server, model_limit, serving
 from ridgeline.bench.serve_tokens import TokenCheck, check_tokens, tokenizer_of
 from ridgeline.errors import UserError
 
@@ -39,7 +40,9 @@ class ServeResult:
 def run(asked: ServeOptions, say: Say = lambda line: None) -> ServeResult:
     """Starts or finds the server, warms up, measures every load. Raises `UserError` for what cannot be measured; `say` gets progress."""
     _many_connections()
+    asked = known(asked)
     with serving(asked.source, seqs_of(asked), context_of(asked), say) as server:
+        asked = replace(asked, model_limit=_least(asked.model_limit, server.limit))
         bench = Bench(asked, server, say, _forecaster(asked, say))
         say(f"warming up {server.name} with {server.model}")
         warm = bench.warm_up()
@@ -107,7 +110,24 @@ def context_of(asked: ServeOptions) -> int:
         return _rounded(2 * longest + 256)
     prompt = p.prompt.high if p.prompt.sigma else p.prompt.median
     output = p.output.high if p.output.sigma else p.output.median
-    return _rounded(round(asked.scale * (1.25 * (p.shared + prompt) + p.turns * output)) + 64 * p.turns + 192)
+    needed = _rounded(round(asked.scale * (1.25 * (p.shared + prompt) + p.turns * output)) + 64 * p.turns + 192)
+    return needed if asked.model_limit is None else min(needed, asked.model_limit)
+
+
+def known(asked: ServeOptions) -> ServeOptions:
+    """With what the model's file can hold, so that no prompt is longer. Raises `UserError` for a workload that does not fit it at all."""
+    source = asked.source
+    limit = None
+    if source.model is not None:
+        program(engine(source.engine), source.engine_path)  # an engine that is not here needs no model
+        limit = model_limit(source.model)
+    asked = replace(asked, model_limit=_least(limit, source.context))
+    context_of(asked)
+    return asked
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((n for n in limits if n is not None), default=None)
 
 
 def _forecaster(asked: ServeOptions, say: Say) -> Forecaster | None:

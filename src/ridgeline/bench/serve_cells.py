@@ -114,12 +114,12 @@ class Bench:
             found[0].ttft_s * 1e3, sorted(later)[len(later) // 2] if later else None, characters, "usage" if told else "assumed", len(found)
         )
 
-    def make(self, warm: WarmUp, salt: str, rate: float | None, seed: int) -> list[Session]:
-        """The sessions of a cell."""
+    def make(self, warm: WarmUp, salt: str, rate: float | None, seed: int, users: int = 0) -> list[Session]:
+        """The sessions of a cell: as many as are asked for, and at least as many as shall be at once."""
         asked = self.asked
         if asked.trace is not None:
             return traced(asked.trace, self.corpus, salt, lambda tokens: tokens)
-        made = sessions(Recipe(asked.preset, asked.count, seed, salt, warm.characters, asked.scale), self.corpus)
+        made = sessions(Recipe(asked.preset, max(asked.count, users), seed, salt, warm.characters, asked.scale), self.corpus)
         return made if rate is None else timed(made, rate, asked.burst, seed)
 
     def cell(self, warm: WarmUp, users: int | None, rate: float | None, seed: int | None = None) -> Cell:
@@ -130,7 +130,7 @@ class Bench:
         while True:
             salt = self.run_salt if self.asked.keep_cache else f"{self.run_salt}{self._cells:x}"
             self._cells += 1
-            tries.append(asyncio.run(self._cell(self.make(warm, salt, rate, seed), users, rate, salt)))
+            tries.append(asyncio.run(self._cell(self.make(warm, salt, rate, seed, users or 0), users, rate, salt)))
             noise = tries[-1].noise
             if noise is None or not noise.disturbed or len(tries) > self.asked.repeats:
                 break
@@ -142,7 +142,7 @@ class Bench:
         """With a salt of its own: same lengths, same sharing."""
         if self._forecaster is None:
             return None
-        found = self._forecaster.of(self.make(warm, f"{self.run_salt}p", rate, seed), self.manner.endpoint, users)
+        found = self._forecaster.of(self.make(warm, f"{self.run_salt}p", rate, seed, users or 0), self.manner.endpoint, users)
         if found is not None:
             self._say(f"  predicted {found.output_tok_s:.1f} output tok/s, TTFT p50 {found.ttft_ms:.0f} ms")
         return found

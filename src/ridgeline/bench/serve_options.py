@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.bench.client_metrics import Slo
-from ridgeline.bench.load_workloads import MAX_LENGTH, PRESETS, Endpoint, Mix, Preset, preset
+from ridgeline.bench.load_workloads import MAX_LENGTH, PRESETS, Endpoint, Mix, Preset, fitted, preset
 from ridgeline.errors import UserError
 
 MAX_LOAD = 10_000
@@ -41,7 +41,7 @@ class ServeOptions:
     """concurrency: closed loads; rates: open loads in sessions/s; neither: the preset's. sweep: double the load until the knee is passed.
 
     limit_s: after it a cell begins no new session; repeats: more tries of a cell that others disturbed. slo: None takes the preset's;
-    input_len, output_len: tokens of every prompt and answer, None the preset's mix.
+    input_len, output_len: tokens of every prompt and answer, None the preset's mix; model_limit: tokens the model can hold, once known.
     """
 
     source: Source
@@ -67,6 +67,7 @@ class ServeOptions:
     continuous_usage: bool = False
     input_len: int | None = None
     output_len: int | None = None
+    model_limit: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -97,7 +98,8 @@ class ServeOptions:
     def preset(self) -> Preset:
         found = PRESETS[self.workload]
         prompt = found.prompt if self.input_len is None else Mix(self.input_len)
-        return replace(found, prompt=prompt, output=found.output if self.output_len is None else Mix(self.output_len))
+        found = replace(found, prompt=prompt, output=found.output if self.output_len is None else Mix(self.output_len))
+        return found if self.model_limit is None else fitted(found, self.model_limit, self.scale)
 
     @property
     def promise(self) -> Slo:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ridgeline.bench.client import Client, Target
+from ridgeline.bench.client import Client, Target, understand
 from ridgeline.bench.engines import Wish, command, engine, program, shown, version
 from ridgeline.bench.engines_process import Process, free_port
 from ridgeline.bench.load_noise import listener
 from ridgeline.bench.serve_options import Source
-from ridgeline.errors import UserError
+from ridgeline.errors import UnsupportedError, UserError
+from ridgeline.formats.checkpoint import open_checkpoint
 from ridgeline.formats.pull import resolve
+from ridgeline.models.registry import load_spec
 
 Say = Callable[[str], None]
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -23,7 +25,8 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """name: the engine's, or "server" at a URL; model: what requests call it; pid: root of its processes where they can be seen."""
+    """name: the engine's, or "server" at a URL; model: what requests call it; pid: root of its processes where they can be seen;
+    limit: tokens that a sequence may have, where it says so."""
 
     name: str
     target: Target
@@ -34,6 +37,7 @@ class Server:
     version: str | None = None
     ready_s: float | None = None
     log: str | None = None
+    limit: int | None = None
 
 
 @contextmanager
@@ -56,10 +60,12 @@ def serving(source: Source, seqs: int, context: int, say: Say) -> Iterator[Serve
         target = Target.of(f"http://127.0.0.1:{wish.port}", source.api_key)
         process.wait(target, wanted.ready, source.ready_timeout_s)
         say(f"{wanted.name} serves after {process.ready_s:.1f} s")
-        name = source.served_model or asyncio.run(_model_name(target, wanted.prefix)) or wanted.model_name(wish)
+        listed = asyncio.run(_listed(target, wanted.prefix))
+        name = source.served_model or listed.name or wanted.model_name(wish)
         yield Server(
-            wanted.name, target, name, wanted.prefix, process.pid, shown(line), version(wanted, begin), process.ready_s, str(process.log)
-        )
+            wanted.name, target, name, wanted.prefix, process.pid, shown(line), version(wanted, begin), process.ready_s, str(process.log),
+            listed.limit or wish.context,
+        )  # fmt: skip
     finally:
         process.end()
 
@@ -67,23 +73,46 @@ def serving(source: Source, seqs: int, context: int, say: Say) -> Iterator[Serve
 def _running(source: Source) -> Server:
     assert source.url is not None
     target = Target.of(source.url, source.api_key)
-    found = source.served_model or asyncio.run(_model_name(target, target.prefix))
+    listed = asyncio.run(_listed(target, target.prefix))
+    found = source.served_model or listed.name
     if found is None:
-        text = f"--url {source.url}: nothing answers GET {target.prefix}/models there, so nothing was measured"
-        remedy = "start the server, or name the model with --served-model-name"
-        raise UserError(text, field="--url", value=source.url, remedy=remedy)
+        text = f"--url {source.url}: GET {target.prefix}/models: {listed.fault}, so nothing was measured"
+        raise UserError(text, field="--url", value=source.url, remedy=listed.remedy)
     pid = listener(target.port) if target.host in _LOCAL else None
-    return Server("server", target, found, target.prefix, pid)
+    return Server("server", target, found, target.prefix, pid, limit=source.context or listed.limit)
 
 
-async def _model_name(target: Target, prefix: str) -> str | None:
-    """The first model that it lists."""
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The first model of a server's list, or why there is none."""
+
+    name: str | None = None
+    limit: int | None = None
+    fault: str = ""
+    remedy: str = "start the server, or name the model with --served-model-name"
+
+
+async def _listed(target: Target, prefix: str) -> _Listed:
     client = Client(target)
     try:
         reply = await client.fetch("GET", f"{prefix}/models", timeout_s=10.0)
-        name = json.loads(reply.body)["data"][0]["id"]
-        return name if reply.status == 200 and isinstance(name, str) else None
-    except (ValueError, KeyError, IndexError, TypeError):
-        return None
     finally:
         client.close()
+    if reply.status in (401, 403):
+        return _Listed(fault=str(understand(reply).error), remedy="give the server's key with --api-key")
+    if reply.status != 200:
+        return _Listed(fault=reply.fault or f"HTTP {reply.status}")
+    try:
+        first = json.loads(reply.body)["data"][0]
+        name, limit = first["id"], first.get("max_model_len")
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return _Listed(fault="no list of models")
+    return _Listed(name if isinstance(name, str) else None, limit if isinstance(limit, int) and limit > 0 else None, "no name in the list")
+
+
+def model_limit(model: str) -> int | None:
+    """Tokens that a model file can hold; None where we cannot read it and the engine must know."""
+    try:
+        return load_spec(open_checkpoint(resolve(model)), None).max_model_len
+    except UnsupportedError:
+        return None

@@ -27,6 +27,7 @@ _SWEEP_HELP = "Double the concurrency until the knee is passed."
 _SALT_HELP = "Begins every prompt, so that no run finds another's cache. Default: drawn anew and told."
 _INPUT_HELP = "Tokens of every prompt (beside what sessions share). Default: the workload's mix."
 _OUTPUT_HELP = "Tokens of every answer. Default: the workload's mix."
+_REQUESTS_HELP = "Sessions per cell, at least as many as are at once. Default: the workload's."
 _SCALE_HELP = "Multiplies all lengths."
 _LIMIT_HELP = "A cell begins no new session after so many seconds."
 _DIR_HELP = "Where llama-bench, llama-batched-bench and llama-server lie, before PATH; several times."
@@ -63,7 +64,7 @@ def serve(
     rate: Annotated[str, typer.Option(metavar="R,R", help=_RATE_HELP)] = "",
     burst: Annotated[int, typer.Option(parser=args.count("--burst"), metavar="N", help="With --rate: so many sessions at a time.")] = 1,
     sweep: Annotated[bool, typer.Option("--sweep", help=_SWEEP_HELP)] = False,
-    requests: Annotated[int | None, typer.Option(parser=args.count("--requests"), metavar="N", help="Sessions per cell.")] = None,
+    requests: Annotated[int | None, typer.Option(parser=args.count("--requests"), metavar="N", help=_REQUESTS_HELP)] = None,
     seed: Annotated[int, typer.Option(parser=args.count("--seed"), metavar="N", help="Same seed, same prompts.")] = 0,
     salt: Annotated[str | None, typer.Option(metavar="TEXT", help=_SALT_HELP)] = None,
     keep_cache: Annotated[bool, typer.Option("--keep-cache", help="One salt for all cells: later ones find the cache.")] = False,
@@ -117,7 +118,7 @@ def ab(
     workload: Annotated[str, typer.Option(metavar="NAME", help=_WORKLOAD_HELP)] = "chat",
     concurrency: Annotated[str, typer.Option(metavar="N,N", help=_LOADS_HELP)] = "8",
     rate: Annotated[str, typer.Option(metavar="R,R", help=_RATE_HELP)] = "",
-    requests: Annotated[int | None, typer.Option(parser=args.count("--requests"), metavar="N", help="Sessions per cell.")] = None,
+    requests: Annotated[int | None, typer.Option(parser=args.count("--requests"), metavar="N", help=_REQUESTS_HELP)] = None,
     seed: Annotated[int, typer.Option(parser=args.count("--seed"), metavar="N", help="Of the first round's prompts.")] = 0,
     scale: Annotated[float, typer.Option(metavar="X", help=_SCALE_HELP)] = 1.0,
     input_len: Annotated[int | None, typer.Option(parser=args.count("--input-len"), metavar="N", help=_INPUT_HELP)] = None,
