@@ -107,7 +107,12 @@ def test_the_other_forms(server: Running) -> None:
     assert said({"guided_choice": ["yes", "no"]}) in ("yes", "no")
     assert said({"structured_outputs": {"regex": "[a-c]{3}"}}) in {a + b + c for a in "abc" for b in "abc" for c in "abc"}
     assert said({"guided_grammar": 'start: "x" "y"'}) == "xy"
+    before = metrics(server)
     assert isinstance(json.loads(said({"response_format": {"type": "json_object"}, "logit_bias": {"125": 100}})), dict)
+    after = metrics(server)
+    for name in ("grammars_compiled", "grammar_compile_seconds", "grammar_masks", "grammar_mask_seconds"):  # what it cost is told
+        assert after[f"ridgeline:{name}_total"] >= before[f"ridgeline:{name}_total"] >= 0 < after[f"ridgeline:{name}_total"]
+    assert after["ridgeline:grammar_masks_total"] > before["ridgeline:grammar_masks_total"]
     got = server.post("/v1/completions", {"prompt": "a", "guided_regex": "[0-9]{4}", "max_tokens": 20})[2]
     assert got["choices"][0]["text"].isdigit()
     got = server.post(

@@ -43,6 +43,23 @@ class GrammarSpec:
     lenient: bool = False
 
 
+class GrammarTimes:
+    """What grammars cost so far: how many were compiled and masks made, and the seconds of both. Threads may add."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.compiled = self.masks = 0
+        self.compile_s = self.mask_s = 0.0
+
+    def compile_took(self, seconds: float) -> None:
+        with self._lock:
+            self.compiled, self.compile_s = self.compiled + 1, self.compile_s + seconds
+
+    def mask_took(self, seconds: float) -> None:
+        with self._lock:
+            self.masks, self.mask_s = self.masks + 1, self.mask_s + seconds
+
+
 class GrammarCompiler:
     """Compiles for one tokenizer, `end_ids` being the ids that end a text. Threads may share it; equal requests share the result.
 
@@ -54,6 +71,7 @@ class GrammarCompiler:
         self._lock, self._one_at_a_time = threading.Lock(), threading.Lock()
         self._vocabulary: LLTokenizer | None = None
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
+        self.times = GrammarTimes()
 
     def warm(self) -> None:
         """Do what the first request would wait for."""
@@ -100,12 +118,13 @@ class GrammarCompiler:
             except (ValueError, TypeError) as error:
                 raise _refused(kind, str(error)) from None
             spent = time.perf_counter() - began
+            self.times.compile_took(spent)
         if reason:
             raise _refused(kind, reason)
         if spent > MAX_COMPILE_S:
             text = f"{kind} took {spent:.1f} s to compile, at most {MAX_COMPILE_S:g} are allowed"
             raise UserError(text, field=kind, value=spent, limit=MAX_COMPILE_S, remedy="make it simpler")
-        return Grammar(matcher, self._tokenizer.size, self._end_ids, remarks)
+        return Grammar(matcher, self._tokenizer.size, self._end_ids, remarks, self.times)
 
     def _view(self) -> LLTokenizer:
         with self._lock:
@@ -120,15 +139,15 @@ class Grammar:
     remarks: what was ignored, for the client to read.
     """
 
-    __slots__ = ("_end_ids", "_lock", "_matcher", "_vocab", "remarks")
+    __slots__ = ("_end_ids", "_lock", "_matcher", "_times", "_vocab", "remarks")
 
-    def __init__(self, matcher: LLMatcher, vocab: int, end_ids: frozenset[int], remarks: tuple[str, ...]) -> None:
-        self._matcher, self._vocab, self._end_ids, self.remarks = matcher, vocab, end_ids, remarks
+    def __init__(self, matcher: LLMatcher, vocab: int, end_ids: frozenset[int], remarks: tuple[str, ...], times: GrammarTimes) -> None:
+        self._matcher, self._vocab, self._end_ids, self.remarks, self._times = matcher, vocab, end_ids, remarks, times
         self._lock = threading.Lock()
 
     def start(self) -> GrammarState:
         with self._lock:
-            return GrammarState(self._matcher.deep_copy(), self._vocab, self._end_ids)
+            return GrammarState(self._matcher.deep_copy(), self._vocab, self._end_ids, self._times)
 
 
 class GrammarState:
@@ -136,10 +155,10 @@ class GrammarState:
 
     Threads may share it: a `MaskPool` makes the mask that the engine's thread then takes, or waits for."""
 
-    __slots__ = ("_end_ids", "_lock", "_mask", "_matcher", "_trail", "_vocab")
+    __slots__ = ("_end_ids", "_lock", "_mask", "_matcher", "_times", "_trail", "_vocab")
 
-    def __init__(self, matcher: LLMatcher, vocab: int, end_ids: frozenset[int]) -> None:
-        self._matcher, self._vocab, self._end_ids = matcher, vocab, end_ids
+    def __init__(self, matcher: LLMatcher, vocab: int, end_ids: frozenset[int], times: GrammarTimes) -> None:
+        self._matcher, self._vocab, self._end_ids, self._times = matcher, vocab, end_ids, times
         self._lock = threading.Lock()
         self._mask: Mask | None = None
         self._trail = 0
@@ -164,12 +183,14 @@ class GrammarState:
         """uint32 [ceil(vocab / 32)]; the ending ids are set where the text may end. Raises `UserError` past a limit."""
         with self._lock:
             if self._mask is None:
+                began = time.perf_counter()
                 mask = np.zeros((self._vocab + 31) // 32, np.uint32)
                 self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
                 self._check()
                 if self._vocab % 32:
                     mask[-1] &= np.uint32((1 << (self._vocab % 32)) - 1)
                 self._mask = mask
+                self._times.mask_took(time.perf_counter() - began)
             return self._mask
 
     def accept(self, token: int) -> bool:

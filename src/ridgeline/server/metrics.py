@@ -116,6 +116,15 @@ class Collected:
         seconds = stats.get("step_microseconds", 0) / 1e6
         yield self._one(CounterMetricFamily, "ridgeline:step_seconds", "Seconds spent in steps", seconds)
         yield from self._traffic(stats)
+        yield from self._grammars()
+
+    def _grammars(self) -> Iterator[Metric]:
+        """What structured output costs."""
+        times = self._state.served.manner.grammars.times
+        yield self._one(CounterMetricFamily, "ridgeline:grammars_compiled", "Schemas, expressions and grammars compiled", times.compiled)
+        yield self._one(CounterMetricFamily, "ridgeline:grammar_compile_seconds", "Seconds spent compiling them", times.compile_s)
+        yield self._one(CounterMetricFamily, "ridgeline:grammar_masks", "Masks of tokens that a grammar allows", times.masks)
+        yield self._one(CounterMetricFamily, "ridgeline:grammar_mask_seconds", "Seconds spent making masks", times.mask_s)
 
     def _traffic(self, stats: Mapping[str, Any]) -> Iterator[Metric]:
         """Bytes and operations of the steps, from the graph's costs; shares of this machine's ceilings where those were measured."""
