@@ -82,6 +82,8 @@ def verdict(p: Mapping[str, Any]) -> str:
         over = gigabytes(p["memory_bytes"] - memory["capacity"])
         return f"Does not fit: {p['batch']:,} at once with {p['context']:,} tokens each need {over} more than {where} has."
     price = "" if p["usd_per_mtok"] is None else f", {dollars(p['usd_per_mtok'])} per million output tokens"
-    found = f"Fits: up to {p['max_users']:,} users; {p['batch']:,} at once get a token every {p['step_time_ms']:,.2f} ms, "
+    replicas = p["parallel"]["replicas"]
+    each = f" on each of {replicas:,} replicas" if replicas > 1 else ""
+    found = f"Fits on {where}: up to {p['max_users']:,} users; {p['batch']:,} at once{each} get a token every {p['step_time_ms']:,.2f} ms, "
     found += f"{p['throughput_tok_s']:,.0f} tok/s in all{price}."
     return found + (f" But {slo['reason']}; nearest fix: {slo['fix']}." if slo["reason"] else "")

@@ -105,7 +105,10 @@ function rank() {
 function complain(error, what) {
   const offline = error instanceof TypeError;
   const words = offline ? "The server does not answer. Is it still running?" : error.message;
-  if (error.status === 401) { $("key_field").hidden = false; }
+  if (error.status === 401) {
+    $("key_field").hidden = false;
+    $("key").focus();
+  }
   if (what === "ranking") {
     $("rank_state").textContent = words;
     for (const id of ["fig_ranking", "passing", "dropped"]) $(id).replaceChildren();
