@@ -96,6 +96,7 @@ def test_what_does_not_fit_is_said_and_drawn() -> None:
     found = desk().sheet({"model": "Llama-2-13B", "device": "H100 SXM 80", "context": "1024", "batch": "256", "ideal": "1"}, 640)
     assert found["verdict"].startswith("Does not fit: 256 at once") and "161 GB more" in found["verdict"]
     assert re.search(r'class="bad">256 users: 241 GB, shown here<', found["figures"]["memory"])
+    assert next(line for line in found["lines"] if line["key"] == "usd_per_mtok")["kind"] == "not given"
     assert "out of memory beyond 80 GB" in found["figures"]["memory"] and found["document"]["usd_per_mtok"] is None
     none = desk().sheet({"model": "Llama-3.1-405B", "device": "L4 24GB", "context": "1K"}, 640)
     assert none["document"]["max_users"] == 0 and "nothing to show" in none["figures"]["curve"]

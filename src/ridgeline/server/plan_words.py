@@ -33,7 +33,7 @@ def lines(p: Mapping[str, Any]) -> list[Line]:
 def _source(label: str) -> tuple[str, str]:
     """(first word, the rest); a sum of exact and assumed parts is called both."""
     first, _, rest = label.partition(":")
-    if " " in first:
+    if " " in first and first != "not given":
         return ("exact + assumed" if "assumed" in label else first.split()[0]), label
     return first, rest.strip()
 

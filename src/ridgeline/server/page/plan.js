@@ -117,6 +117,7 @@ function complain(error, what) {
   }
   $("fault").textContent = words;
   $("fault").hidden = false;
+  $("brief").textContent = words;
   for (const part of document.querySelectorAll("main > section, #verdict, #notes")) part.classList.add("stale");
   mark(error.param);
 }
