@@ -56,6 +56,8 @@ def test_metrics_have_vllm_names_and_add_up() -> None:
         "vllm:prefix_cache_hits_total", "vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_count",
         "vllm:e2e_request_latency_seconds_sum", "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:cache_config_info",
         "vllm:request_success_total", "vllm:num_preemptions_total", "vllm:iteration_tokens_total_bucket",
+        "vllm:request_inference_time_seconds_count", "vllm:request_max_num_generation_tokens_sum", "vllm:request_params_max_tokens_sum",
+        "vllm:request_prefill_kv_computed_tokens_sum",
     ):  # fmt: skip
         assert name in names
     pending = (("engine", "0"), ("model_name", "tiny"))

@@ -248,6 +248,10 @@ def test_counts_add_up(server: Running) -> None:
     assert after["vllm:kv_cache_usage_perc"] == 0
     assert grown("vllm:prefix_cache_hits_total") >= usages[-1]["prompt_tokens_details"]["cached_tokens"]
     assert all(after[name] >= value for name, value in before.items() if name.endswith("_total"))
+    assert grown("vllm:request_params_max_tokens_sum") == 6 * 7 + 5 + 3 + 4 * 400
+    computed = grown("vllm:request_prefill_kv_computed_tokens_sum")
+    assert computed == grown("vllm:prompt_tokens_total") - grown("vllm:prompt_tokens_cached_total")
+    assert grown("vllm:request_inference_time_seconds_count") >= 8
     # One pass over the weights per step: the layers' always, the head's where a token is drawn.
     assert grown("ridgeline:memory_bytes_total{kind=weights}") > grown("ridgeline:steps_total") * 1000
     assert grown("ridgeline:memory_bytes_total{kind=kv_written}") > 0 and grown("ridgeline:flops_total{kind=float}") > 0

@@ -76,8 +76,12 @@ class Metrics:
             "request_queue_time_seconds": Histogram(LATENCY_S),
             "request_prefill_time_seconds": Histogram(LATENCY_S),
             "request_decode_time_seconds": Histogram(LATENCY_S),
+            "request_inference_time_seconds": Histogram(LATENCY_S),
             "request_prompt_tokens": Histogram(TOKENS),
             "request_generation_tokens": Histogram(TOKENS),
+            "request_max_num_generation_tokens": Histogram(TOKENS),
+            "request_params_max_tokens": Histogram(TOKENS),
+            "request_prefill_kv_computed_tokens": Histogram(TOKENS),
             "request_num_preemptions": Histogram((0, 1, 2, 5, 10, 20, 50)),
             "request_params_n": Histogram((1, 2, 5, 10, 20)),
             "iteration_tokens_total": Histogram(STEP_TOKENS),
@@ -128,7 +132,11 @@ class Metrics:
             self.counts[f"finished_{reason}"] += 1
         if record.miss_reason is not None:
             self.counts[f"prefix_{record.miss_reason}"] += 1
+        ran = None if record.prefill_s is None else record.prefill_s + (record.decode_s or 0.0)
         found = {
+            "request_inference_time_seconds": ran, "request_max_num_generation_tokens": max(record.generated, default=0),
+            "request_params_max_tokens": asked.request.params.max_tokens,
+            "request_prefill_kv_computed_tokens": record.prompt_tokens - record.cached_tokens,
             "request_time_per_output_token_seconds": record.tpot_s, "e2e_request_latency_seconds": record.e2e_s,
             "request_queue_time_seconds": record.queue_s, "request_prefill_time_seconds": record.prefill_s,
             "request_decode_time_seconds": record.decode_s, "request_prompt_tokens": record.prompt_tokens,
