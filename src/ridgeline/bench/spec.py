@@ -1,6 +1,6 @@
 """`bench spec`: one answer at a time, with each number of guesses in turns, per kind of text; medians, and the best number.
 
-Every step's time stands beside its prediction from kernel rates measured on the same machine. Knows no terminal. Losses are reported as
+Every loop's time stands beside its prediction from steps measured on the same machine. Knows no terminal. Losses are reported as
 they are: a kind of text that gets slower says so.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ridgeline.bench.rates import Rates
 from ridgeline.bench.spec_text import QUOTES, degenerate, quoted
+from ridgeline.bench.spec_times import NarrowTimes
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.loader import LoadedModel, load, make_core
 from ridgeline.engine.request import EngineRequest, prepare
@@ -22,7 +22,6 @@ from ridgeline.engine.speculate import Speculator
 from ridgeline.engine.speculators import make_speculator
 from ridgeline.engine.trace import StepTrace, Trace
 from ridgeline.errors import UserError
-from ridgeline.graph.step import Span
 from ridgeline.options import Options, SpeculativeConfig, speculative_config
 from ridgeline.types import SamplingParams
 
@@ -58,7 +57,7 @@ class SpecBenchOptions:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One number of guesses (0: none; adaptive: up to the most) on one kind of text. speedup: median over answers of their tokens/s over
-    those without guesses; loop_s: seconds of a step, guessing included; predicted_loop_s: the same steps from measured kernel rates."""
+    those without guesses; loop_s: mean seconds of a loop, guessing included; predicted_loop_s: from `spec_times` of target and draft."""
 
     domain: str
     drafts: int
@@ -69,7 +68,7 @@ class Row:
     acceptance: float | None
     tokens_per_step: float
     loop_s: float
-    predicted_loop_s: float | None
+    predicted_loop_s: float
     best: bool = False
 
 
@@ -111,7 +110,9 @@ class _Answer:
     steps: int
     drafted: int
     accepted: int
-    predicted_s: float | None = None
+    loops: list[float] = field(default_factory=list)  # seconds of each loop but the first, in which a draft model reads the prompt
+    predicted: list[float] = field(default_factory=list)
+    draws: list[int] = field(default_factory=list)
 
     @property
     def tok_s(self) -> float:
@@ -145,15 +146,10 @@ class _Bench:
         self._adaptive: Speculator | None = None
         self._glue_s = 0.0
         self._number = 0
-        self._rates = Rates.measure(model, say) if hasattr(model.program, "timing") else None
-        self._draft_rates = self._rates_of_draft()
-
-    def _rates_of_draft(self) -> Rates | None:
-        draft = self.model.draft
-        if draft is None or self._rates is None:
-            return None
-        own = replace(self.model, plan=draft.plan, program=draft.program, tensors=draft.tensors, draft=None)
-        return Rates.measure(own, self.say)
+        say("measuring steps by their rows")
+        draft, vocab = model.draft, model.limits.vocab
+        self._times = NarrowTimes.measure(model.program, vocab, model.plan.max_model_len)
+        self._draft_times = None if draft is None else NarrowTimes.measure(draft.program, vocab, draft.plan.max_model_len)
 
     def run(self) -> SpecReport:
         rows, texts = list[Row](), list[DomainText]()
@@ -218,41 +214,41 @@ class _Bench:
         choice, times = asked.choices[0], asked.times
         steps = [s for s, _ in core.trace.steps() if s.record.draws][1:]  # the first token is the prompt's
         found = _Answer(list(choice.token_ids), times.last_token - times.first_token, len(steps), choice.drafted, choice.accepted)
-        if self._rates is not None:
-            found.predicted_s = sum(self._seconds(step) for step in steps)
+        steady = steps[1:]
+        found.loops = [s.times[4] - s.times[0] for s in steady]
+        found.predicted = [self._seconds(s) for s in steady]
+        found.draws = [1 + (s.record.draft_tokens if self._draft_times is not None else 0) for s in steady]
         return found
 
     def _seconds(self, step: StepTrace) -> float:
-        """A step and the guessing before it, from the rates of native work; `_calibrate` adds what is not native."""
-        assert self._rates is not None
-        seconds = self._rates.seconds(step.step.spans)
-        if self._draft_rates is not None:
-            for seq, guesses in step.record.drafts:
-                past = next(s.past for s in step.step.spans if s.seq == seq)
-                rounds = [Span(seq, past, 1, 1)] * (len(guesses) - 1)
-                seconds += self._draft_rates.seconds([Span(seq, past - 1, 2, 1)]) + sum(self._draft_rates.seconds([r]) for r in rounds)
+        """A step and the guessing before it, without draws and the loop itself, which `_calibrate` adds."""
+        seconds = self._times.spans(step.step.spans)
+        for seq, guesses in step.record.drafts if self._draft_times is not None else ():
+            # It reads what was said since its last guess: one token, two when all of them had come true.
+            past = next(s.past for s in step.step.spans if s.seq == seq)
+            seconds += len(guesses) * self._draft_times.step(past, 1) if self._draft_times is not None else 0.0
         return seconds
 
     def _calibrate(self, plain: list[list[_Answer]]) -> None:
-        """Seconds a step without guesses takes beyond its native work: draws, and the loop itself."""
-        steps = [a for each in plain for a in each if a.steps and a.predicted_s is not None]
-        self._glue_s = median((a.seconds - (a.predicted_s or 0.0)) / a.steps for a in steps) if steps else 0.0
+        """Seconds that a loop without guesses takes beyond its native work: the draw, and the loop itself."""
+        rest = [took - native for each in plain for a in each for took, native in zip(a.loops, a.predicted, strict=True)]
+        self._glue_s = median(rest) if rest else 0.0
 
     def _row(self, domain: str, setting: Setting, runs: list[list[_Answer]], plain: list[list[_Answer]]) -> Row:
         drafts, adaptive = setting
         every = [a for each in runs for a in each if a.steps]
         if not every:
-            return Row(domain, drafts, adaptive, 0, 0.0, 0.0, None, 0.0, 0.0, None)
+            return Row(domain, drafts, adaptive, 0, 0.0, 0.0, None, 0.0, 0.0, 0.0)
         speed = [median(a.tok_s for a in one) / max(1e-9, median(a.tok_s for a in base)) for one, base in zip(runs, plain, strict=True)]
         drafted, steps = sum(a.drafted for a in every), sum(a.steps for a in every)
         tokens, seconds = sum(len(a.tokens) - 1 for a in every), sum(a.seconds for a in every)
-        predicted = None
-        if self._rates is not None:  # each round of a draft model has a draw of its own
-            draws = steps + (drafted if self._draft_rates is not None else 0)
-            predicted = (sum(a.predicted_s or 0.0 for a in every) + self._glue_s * draws) / steps
+        loops = [t for a in every for t in a.loops]
+        # Each round of a draft model has a draw of its own.
+        predicted = [t + self._glue_s * n for a in every for t, n in zip(a.predicted, a.draws, strict=True)]
         accepted = sum(a.accepted for a in every) / drafted if drafted else None
-        per_step = tokens / steps, seconds / steps
-        return Row(domain, drafts, adaptive, len(runs), tokens / seconds, median(speed), accepted, *per_step, predicted)
+        count = max(1, len(loops))
+        per_step = tokens / steps, sum(loops) / count, sum(predicted) / count
+        return Row(domain, drafts, adaptive, len(runs), tokens / seconds, median(speed), accepted, *per_step)
 
 
 def render(report: SpecReport) -> str:
@@ -271,10 +267,9 @@ def render(report: SpecReport) -> str:
         for r in rows:
             name = f"<={r.drafts} adapt" if r.adaptive else str(r.drafts)
             share = "-" if r.acceptance is None else f"{100 * r.acceptance:.0f}%"
-            predicted = "-" if r.predicted_loop_s is None else f"{1e3 * r.predicted_loop_s:.2f}"
             lines.append(
                 f"{'*' if r.best else ' '} {name:>7} {r.tok_s:6.0f} {r.speedup:8.2f}x {share:>9} {r.tokens_per_step:12.2f}"
-                f" {1e3 * r.loop_s:8.2f} {predicted:>13}"
+                f" {1e3 * r.loop_s:8.2f} {1e3 * r.predicted_loop_s:13.2f}"
             )
     lines.append("")
     lines.append("the words were the same with every setting" if not report.differing else f"{report.differing} ANSWERS DIFFER: a fault")
