@@ -1,0 +1,77 @@
+"""`ridgeline bench spec`: what counts as quoting and as going in circles, and the whole report on a tiny model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.cli.tiny_gguf import tiny_gguf
+
+from ridgeline.bench.spec import DOMAINS, SpecBenchOptions, prompts_of
+from ridgeline.bench.spec_text import degenerate, quoted
+from ridgeline.bench.spec_times import WIDTHS, NarrowTimes
+from ridgeline.cli import main
+from ridgeline.errors import UserError
+from ridgeline.graph.step import Span
+from ridgeline.options import Options
+
+
+def test_prompts_are_shipped_for_every_kind_of_text() -> None:
+    for domain in DOMAINS:
+        assert len(prompts_of(domain)) == len(set(prompts_of(domain))) == 6
+
+
+def test_a_quotation_is_a_run_that_stands_in_the_prompt() -> None:
+    prompt = list(range(100, 140))
+    assert quoted(prompt[5:25], prompt) == 1.0
+    assert quoted([1, 2, *prompt[5:15], 3, 4, 5, 6, 7, 8, 9, 10], prompt) == 0.5
+    assert quoted(prompt[5:12], prompt) == quoted(prompt[::-1], prompt) == quoted([], prompt) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "circles"),
+    [
+        ([1, 2, 3] * 10, True),
+        (list(range(40)) + [7] * 30, True),
+        (list(range(60)), False),
+        (list(range(40)) + [5, 6] * 2, False),  # said twice
+        ([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7], False),
+        (list(range(20)) * 3, True),
+        (list(range(300)) + [1, 2] * 8, False),  # a small part of a long answer
+    ],
+)
+def test_a_loop_is_a_run_said_over_and_over(answer: list[int], circles: bool) -> None:
+    assert degenerate(answer) is circles
+
+
+def test_times_are_read_between_what_was_measured() -> None:
+    times = NarrowTimes((0, 100), np.array([[float(w) for w in WIDTHS], [2.0 * w for w in WIDTHS]]))
+    assert times.step(0, 4) == 4.0 and times.step(50, 10) == 15.0 and times.step(900, 5) == 10.0
+    assert times.spans([Span(0, 0, 3, 3), Span(1, 100, 1, 1)]) == 5.0
+
+
+@pytest.mark.parametrize("wrong", [{"drafts": (0,)}, {"drafts": (17,)}, {"drafts": ()}, {"domains": ("prose",)}, {"gen": 1}, {"repeat": 0}])
+def test_what_cannot_be_measured_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UserError):
+        SpecBenchOptions(Options("x"), **wrong)  # type: ignore[arg-type]
+
+
+def test_the_report_of_a_tiny_model(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setattr("ridgeline.bench.spec.prompts_of", lambda domain: ["abcabcabc", "xyz"])
+    tiny = str(tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
+    config = json.dumps({"model": tiny})
+    for more in ([], ["--speculative-config", config]):
+        assert main(["bench", "spec", tiny, "--domain", "chat", "--drafts", "1,3", "--gen", "6", "--json", *more]) == 0
+        report = json.loads(capsys.readouterr().out)
+        rows = report["rows"]
+        assert [(r["drafts"], r["adaptive"]) for r in rows] == [(0, False), (1, False), (3, False), (3, True)]
+        assert report["differing"] == 0 and sum(r["best"] for r in rows) == 1 and rows[0]["speedup"] == 1.0
+        assert all(r["answers"] == 2 and r["tok_s"] > 0 and r["loop_s"] > 0 and r["predicted_loop_s"] > 0 for r in rows)
+    assert report["method"] == "draft_model" and rows[2]["acceptance"] == 1.0 and rows[2]["tokens_per_step"] > 2
+    assert main(["bench", "spec", tiny, "--domain", "creative", "--drafts", "2", "--gen", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "creative: 2 answers" in shown and "the words were the same with every setting" in shown
