@@ -33,8 +33,9 @@ HF_SCRIPT = Path(__file__).with_name("ladder_hf.py")
 
 @dataclass(frozen=True, slots=True)
 class LadderOptions:
-    """python: one with torch and transformers, None for no such rung; rounds: every rung so often, in turns; seconds: no cell is begun
-    after that; rungs: keys, () for all; quality_positions: per text, beside lossy rungs; 0 for none."""
+    """python: one with torch and transformers, None for no such rung; hf_requests: it answers the first so many prompts, 0 for all;
+    rounds: every rung so often, in turns; seconds: no cell is begun after that; rungs: keys, () for all; quality_positions: per text,
+    beside lossy rungs, 0 for none."""
 
     model: str
     load: Load
@@ -43,6 +44,7 @@ class LadderOptions:
     threads: int | None = None
     python: Path | None = None
     hf_dtype: str = "float32"
+    hf_requests: int = 0
     rungs: tuple[str, ...] = ()
     seconds: float = 86400.0
     cell_timeout_s: float = 3600.0
@@ -56,6 +58,9 @@ class LadderOptions:
                 raise UserError(f"--rung is {name!r}, must be one of {known}", field="--rung", value=name, limit=known)
         if not 1 <= self.rounds <= 100:
             raise UserError(f"--rounds is {self.rounds}, must be from 1 to 100", field="--rounds", value=self.rounds, limit=(1, 100))
+        if not 0 <= self.hf_requests <= self.load.requests:
+            text = f"--transformers-requests is {self.hf_requests}, must be from 0 to {self.load.requests}"
+            raise UserError(text, field="--transformers-requests", value=self.hf_requests, limit=self.load.requests)
         if self.python is not None and not self.python.exists():
             raise UserError(f"--transformers-python {self.python}: no such file", field="--transformers-python", value=str(self.python))
         if self.hf_dtype not in ("float32", "bfloat16", "float16"):
@@ -113,9 +118,10 @@ class _Ladder:
         self.plan = opened.plan
         tokenizer = open_words(opened.checkpoint).tokenizer
         self.prompts = prompts(asked.load, tokenizer)
+        hf = f"{asked.hf_dtype}, {asked.hf_requests or 'all'} requests"
         settings = {
             "model": str(Path(self.plan.path).resolve()), "load": asdict(asked.load), "threads": self.plan.threads, "isa": self.plan.isa,
-            "transformers_dtype": asked.hf_dtype,
+            "transformers": hf,
         }  # fmt: skip
         self.state = LadderState(asked.folder, settings, overwrite=asked.overwrite)
         self.rungs = [r for r in RUNGS if not asked.rungs or r.key in asked.rungs]
@@ -132,6 +138,8 @@ class _Ladder:
         """All that a cell is told."""
         common = {"rung": rung.key, "prompts": self.prompts, "outputs": self.asked.load.outputs}
         if rung.engine == "transformers":
+            some = self.asked.hf_requests or len(self.prompts)
+            common |= {"prompts": self.prompts[:some], "outputs": self.asked.load.outputs[:some]}
             return common | {"path": self.plan.path, "threads": self.plan.threads, "dtype": self.asked.hf_dtype}
         slots = 1 if rung.wave == "one" else self.asked.load.slots
         options = {

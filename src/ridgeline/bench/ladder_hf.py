@@ -42,6 +42,7 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     dtype = getattr(torch, spec["dtype"])
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **where).eval()
     load_s = time.perf_counter() - start
+    print(f"loaded in {load_s:.1f} s", flush=True)
 
     def generate(ids: list[int], count: int) -> tuple[float, list[float], list[int]]:
         clock, begun = Clock(), time.perf_counter()
@@ -61,6 +62,7 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         at = begun - origin
         request = {"prompt_tokens": len(ids), "cached_tokens": 0, "wave_s": at, "admitted_s": at}
         requests.append(request | {"token_s": [t - origin for t in times], "ids": made})
+        print(f"{len(requests)} of {len(spec['prompts'])} after {time.perf_counter() - origin:.1f} s", flush=True)
     seconds = time.perf_counter() - origin
     setup = {
         "torch": torch.__version__,

@@ -136,9 +136,9 @@ def waterfall(rungs: Sequence[tuple[str, Sequence[float]]]) -> Waterfall | None:
 
 
 def same_words(mine: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[int, int, float]:
-    """(answers that are equal, answers, mean share of an answer's tokens before the first difference)."""
+    """Of what both answered: (equal answers, answers, mean share of an answer's tokens before the first difference)."""
     equal, shares = 0, []
-    pairs = list(zip(mine["requests"], other["requests"], strict=True))
+    pairs = list(zip(mine["requests"], other["requests"], strict=False))
     for a, b in pairs:
         x, y = a["ids"], b["ids"]
         at = next((i for i, (p, q) in enumerate(zip(x, y, strict=False)) if p != q), min(len(x), len(y)))

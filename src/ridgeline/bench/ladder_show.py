@@ -50,7 +50,7 @@ def render(result: LadderResult) -> str:
     lines.append(f"{head}{'KV % max':>10}{'hits':>7}  words, quality")
     first = next((r.raw for r in result.rungs if r.raw and r.rung.engine == "ridgeline"), None)
     for r in result.rungs:
-        lines.append(_line(r, first))
+        lines.append(_line(r, first, result.load.requests))
     fall = climbed(result)
     if fall is not None:
         lines += ["", *_fall_lines(fall)]
@@ -71,7 +71,7 @@ def _is_workshop(result: LadderResult) -> bool:
     return result.load == PRESETS["workshop"]
 
 
-def _line(r: RungResult, first: Mapping[str, Any] | None) -> str:
+def _line(r: RungResult, first: Mapping[str, Any] | None, count: int) -> str:
     if not r.runs:
         return f"{r.rung.name:<28}{r.status}{': ' + r.why if r.why else ''}"
     n, p = middle(r.runs), r.predicted
@@ -82,17 +82,19 @@ def _line(r: RungResult, first: Mapping[str, Any] | None) -> str:
     cells += f"{n.ttft_queue.mean:>9.1f}{n.itl.mean:>9.2f}{guess[2]:>8}"
     most = max((s for _, s in n.kv_users), default=None)
     cells += f"{'-' if most is None else f'{most:.1%}':>10}{n.hit_rate:>7.1%}"
-    return f"{cells}  {', '.join(_words(r, n, first))}"
+    return f"{cells}  {', '.join(_words(r, n, first, count))}"
 
 
-def _words(r: RungResult, n: Numbers, first: Mapping[str, Any] | None) -> list[str]:
+def _words(r: RungResult, n: Numbers, first: Mapping[str, Any] | None, count: int) -> list[str]:
     said = []
+    if r.raw is not None and len(r.raw["requests"]) < count:
+        said.append(f"only {len(r.raw['requests'])} of {count} requests, one like the other")
     if first is not None and r.raw is not None and r.raw is not first:
-        equal, count, share = same_words(r.raw, first)
+        equal, both, share = same_words(r.raw, first)
         said.append(
-            f"{equal} of {count} answers the same"
-            if equal == count
-            else f"{equal} of {count} the same, {share:.0%} of tokens before the first change"
+            f"{equal} of {both} answers the same"
+            if equal == both
+            else f"{equal} of {both} the same, {share:.0%} of tokens before the first change"
         )
     if n.accepted is not None:
         said.append(f"{n.accepted:.0%} of drafts accepted")
@@ -218,7 +220,10 @@ def _predictions(r: RungResult) -> list[schema.Prediction]:
 
 def _tables(result: LadderResult) -> tuple[schema.Table, ...]:
     first = next((r.raw for r in result.rungs if r.raw and r.rung.engine == "ridgeline"), None)
-    rows = tuple((r.rung.name, *_cells(r), "; ".join(_words(r, middle(r.runs), first)) if r.runs else r.why) for r in result.rungs)
+    rows = tuple(
+        (r.rung.name, *_cells(r), "; ".join(_words(r, middle(r.runs), first, result.load.requests)) if r.runs else r.why)
+        for r in result.rungs
+    )
     columns = (
         "rung",
         "status",

@@ -52,6 +52,7 @@ def ladder(
         Path | None, typer.Option(metavar="FILE", help="A Python that has torch and transformers, for the first rung.")
     ] = None,
     transformers_dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16.")] = "float32",
+    transformers_requests: Annotated[int, _count("--transformers-requests", "That rung answers the first N prompts only; 0: all.")] = 0,
     seconds: Annotated[float | None, _time("--seconds", "Begin no cell after that; the same command goes on.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew, whatever --dir holds.")] = False,
     json: args.Json = False,
@@ -79,7 +80,8 @@ def ladder(
     load = _load(preset, {"requests": requests, "shared": shared, "own": own, "output": output, "slots": slots})
     where = folder or Path(f"ladder-{Path(model).stem}-{preset}")
     asked = LadderOptions(
-        model, load, where, rounds, threads, transformers_python, transformers_dtype, tuple(rung or ()),
+        model, load, where, rounds, threads, transformers_python, transformers_dtype,
+        transformers_requests, tuple(rung or ()),
         86400.0 if seconds is None else seconds, overwrite=overwrite,
     )  # fmt: skip
     result = run(asked, note)
