@@ -1,4 +1,4 @@
-"""`prefix`: what tree and hash find on the same prompts, block tables, copies, evictions (acceptance rows 100, 103, 104, 109-111)."""
+"""`ridgeline blocks`: hits of tree and hash, block tables, copies, evictions (acceptance rows 100, 103, 104, 109-111)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import ridgeline.cli.bench_serve as bench_serve
 import ridgeline.cli.planning as planning
 import ridgeline.cli.predict as predict
 from ridgeline.cli.bench_command import bench
-from ridgeline.cli.prefix_command import prefix
+from ridgeline.cli.blocks_command import blocks
 from ridgeline.cli.serve_command import serve
 
 app = typer.Typer(
@@ -194,7 +194,7 @@ def pull(model: args.Model, json: args.Json = False) -> None:
 planning.register(app)
 answers_command.register(app)
 batch_command.register(app)
-app.command()(prefix)
+app.command()(blocks)
 
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(serve)
 
