@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 
 from ridgeline.bench import lengths
 from ridgeline.bench.lengths import LengthOptions, render, run
+from ridgeline.bench.lengths_report import document
 from ridgeline.bench.random_gguf import SHAPES, write_random
+from ridgeline.bench.report_json import documents_of, to_json
 from ridgeline.bench.runner import Ids, OneSequence
 from ridgeline.errors import UserError
 from ridgeline.graph.step import Step
@@ -38,6 +41,12 @@ def test_rows_fits_and_identity(model: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert all(row.predicted_uncached_s > row.predicted_ttft_s > row.predicted_cached_s > 0 for row in report.rows)
     assert report.slope_predicted_s == pytest.approx(report.kv_bytes_per_token / 10e9)
     assert "bit for bit" in render(report)
+    made = document(report)
+    assert documents_of(json.loads(json.dumps(to_json(made))), "f") == [made]
+    first = {line.name: line.points for line in made.plots[0].lines}
+    assert first["measured"] == tuple((row.tokens, pytest.approx(1e3 * row.ttft_s)) for row in report.rows)
+    a, b, c = report.ttft_fit
+    assert first["fit"][-1][1] == pytest.approx(1e3 * (a + b * 96 + c * 96**2))
 
 
 def test_broken_cache_is_noticed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

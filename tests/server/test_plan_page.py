@@ -49,7 +49,7 @@ def test_a_sheet_is_the_plan_of_the_command_line(capsys: pytest.CaptureFixture[s
     found = desk().sheet({"model": "Llama-3.1-8B", "device": "H100 SXM 80", "context": "8K", "users": "64", "itl": "30ms"}, 640)
     assert main(["plan", "Llama-3.1-8B", "--device", "H100 SXM 80", "--context", "8K", "--users", "64", "--itl", "30ms", "--json"]) == 0
     assert json.loads(json.dumps(found["document"])) == json.loads(capsys.readouterr().out)
-    assert set(found["figures"]) == {"memory", "kv_context", "kv_users", "roofline", "curve", "batch"}
+    assert set(found["figures"]) == {"memory", "kv_context", "kv_users", "roofline", "curve", "batch", "intensity", "cells"}
     values = {line["name"]: line["value"] for line in found["lines"]}
     assert values["Users that fit"] == f"{found['document']['max_users']:,}" and values["Parameters"] == "8,030,261,248"
     assert {line["kind"] for line in found["lines"]} == {"exact", "exact + assumed", "assumed", "table"}

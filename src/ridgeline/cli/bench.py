@@ -7,6 +7,7 @@ from pathlib import Path
 import ridgeline.bench.accuracy as accuracies
 import ridgeline.bench.engine as engines
 import ridgeline.bench.lengths as context
+from ridgeline.bench.lengths_report import document as lengths_document
 from ridgeline.bench.micro import MicroOptions, render, run
 from ridgeline.bench.micro_report import document as micro_document
 from ridgeline.bench.report_json import to_json
@@ -45,6 +46,6 @@ def lengths(options: Options, tokens: tuple[int, ...], *, repeat: int, as_json: 
     """Raises `UserError` for a model or lengths that cannot be used. What takes long is said on stderr."""
     report = context.run(context.LengthOptions(options, tokens, repeat), note)
     if as_json:
-        print_json(report.as_json())
+        print_json(report.as_json() | {"report": to_json(lengths_document(report))})
     else:
         print(context.render(report))

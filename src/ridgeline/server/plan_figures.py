@@ -9,6 +9,7 @@ from ridgeline.bench.plots import Note, Rule, Series, line_plot, roofline_plot
 from ridgeline.bench.plots_bars import Group, bar_plot, stack_plot
 from ridgeline.bench.svg import Axis
 from ridgeline.planner.deployment import Deployment
+from ridgeline.planner.explain import four_cells
 from ridgeline.planner.setup import Setup
 from ridgeline.planner.sheet import calibrated_points, memory_against_context, memory_against_users, operating_points
 
@@ -24,6 +25,7 @@ def figures(setup: Setup, p: Mapping[str, Any], width: float) -> dict[str, str]:
     return {
         "memory": _memory(d, p, width), "kv_context": _kv_context(d, p, half), "kv_users": _kv_users(d, p, half),
         "roofline": _roofline(setup, d, p, width), "curve": _curve(d, p, half), "batch": _batch(p, half),
+        "intensity": _intensity(d, p, half), "cells": _cells(d, p, half),
     }  # fmt: skip
 
 
@@ -118,6 +120,33 @@ def _batch(p: Mapping[str, Any], width: float) -> str:
     notes = [Note(r["batch"], r["step_ms"], f"batch {r['batch']:,}") for r in rows if r["best"]]
     x, y = Axis("batch", log=True), Axis("ms a token")
     return line_plot("Time per token against batch", x, y, series, rules=rules, notes=notes, size=(width, TALL))
+
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+def _intensity(d: Deployment, p: Mapping[str, Any], width: float) -> str:
+    """Row 29: more sequences raise the intensity of the MLP and leave that of attention where it is."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for batch in BATCHES:
+        for cell in four_cells(d, batch, p["context"]):
+            if cell.name.startswith("generation"):
+                lines.setdefault(cell.name.removeprefix("generation "), []).append((batch, cell.intensity))
+    series = [Series(name, at, "line") for name, at in lines.items()]
+    ridge = p["ridge_flop_per_byte"]
+    rules = [Rule("y", ridge, f"ridge {ridge:,.0f}: below it memory is the limit")]
+    x, y = Axis("sequences that generate", log=True), Axis("FLOP per byte", log=True)
+    return line_plot("Intensity against batch", x, y, series, rules=rules, note="of one layer, weights in 16 bits", size=(width, TALL))
+
+
+def _cells(d: Deployment, p: Mapping[str, Any], width: float) -> str:
+    """The four cells: time that memory and arithmetic alone would take in one layer."""
+    groups = [
+        Group(c.name, [c.memory_s * 1e6, c.math_s * 1e6], f"{c.intensity:,.3g} FLOP/byte, {c.bound} bound")
+        for c in four_cells(d, p["batch"], p["context"])
+    ]
+    note = f"batch {p['batch']:,}, {p['context']:,} tokens; the longer bar is the bound"
+    return bar_plot("Prefill and generation, MLP and attention", Axis("us a layer"), ("memory", "math"), groups, note=note, width=width)
 
 
 def ranking(rows: Sequence[Mapping[str, Any]], width: float) -> str:
