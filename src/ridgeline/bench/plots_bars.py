@@ -34,7 +34,7 @@ def bar_plot(
     each = 15.0 if len(names) > 1 else 17.0
     parts, y = [], 14.0
     for g in groups:
-        parts.append(text(left, y + 10, g.name + (f"  {g.note}" if g.note else "")))
+        parts.append(text(left, y + 10, g.name + (f": {g.note}" if g.note else "")))
         y += 16
         for i, value in enumerate(g.values):
             if value is None or not isfinite(value):

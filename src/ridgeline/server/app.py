@@ -96,8 +96,16 @@ async def tell(request: Request, error: Exception) -> Response:
 def _of_router(request: Request, error: HTTPException) -> HttpError:
     path = request.url.path if len(request.url.path) <= 200 else request.url.path[:200] + "..."
     if error.status_code == 404:
-        return HttpError(404, f"there is no {request.method} {path} here", code="not_found")
+        return HttpError(404, f"there is no {request.method} {path} here{_hint(path)}", code="not_found")
     if error.status_code == 405:
         headers = {k: v for k, v in (error.headers or {}).items() if k.lower() == "allow"}
         return HttpError(405, f"{path} does not take {request.method}", code="method_not_allowed", headers=headers)
     return HttpError(error.status_code, str(error.detail), headers=error.headers)
+
+
+def _hint(path: str) -> str:
+    """The usual slips in a client's base URL: /v1 left out, given twice, or after a slash too many."""
+    plain = "/" + path.strip("/").replace("//", "/")
+    known = {path for _, path, _, _ in ROUTES}
+    near = [p for p in (plain, "/v1" + plain, plain.replace("/v1/v1/", "/v1/"), plain.removeprefix("/v1")) if p in known and p != path]
+    return f"; did you mean {near[0]}?" if near else ""

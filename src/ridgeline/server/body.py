@@ -33,7 +33,11 @@ class ClientGone(Exception):
 
 
 async def read(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
-    """The whole body. Raises 413 as soon as it is known to be too long."""
+    """The whole body. Raises 413 as soon as it is known to be too long, 415 for one that is packed."""
+    packed = headers.get("content-encoding", "identity")
+    if packed.lower() != "identity":
+        text = f"content-encoding {packed[:40]!r} is not supported; send the body as it is"
+        raise HttpError(415, text, code="unsupported_encoding", headers={"connection": "close"})
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(int(declared), limit)
@@ -69,6 +73,7 @@ def parse(raw: bytes, schema: type[B]) -> tuple[B, list[str]]:
 
 
 def _decode(raw: bytes) -> Any:
+    raw = raw.removeprefix(b"\xef\xbb\xbf")  # Windows' tools begin files with it
     try:
         return from_json(raw, allow_inf_nan=False)
     except ValueError as error:

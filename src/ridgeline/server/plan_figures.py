@@ -7,7 +7,7 @@ from typing import Any
 
 from ridgeline.bench.plots import Note, Rule, Series, line_plot, roofline_plot
 from ridgeline.bench.plots_bars import Group, bar_plot, stack_plot
-from ridgeline.bench.svg import Axis
+from ridgeline.bench.svg import Axis, short
 from ridgeline.planner.deployment import Deployment
 from ridgeline.planner.explain import four_cells
 from ridgeline.planner.setup import Setup
@@ -140,13 +140,15 @@ def _intensity(d: Deployment, p: Mapping[str, Any], width: float) -> str:
 
 
 def _cells(d: Deployment, p: Mapping[str, Any], width: float) -> str:
-    """The four cells: time that memory and arithmetic alone would take in one layer."""
-    groups = [
-        Group(c.name, [c.memory_s * 1e6, c.math_s * 1e6], f"{c.intensity:,.3g} FLOP/byte, {c.bound} bound")
-        for c in four_cells(d, p["batch"], p["context"])
-    ]
-    note = f"batch {p['batch']:,}, {p['context']:,} tokens; the longer bar is the bound"
-    return bar_plot("Prefill and generation, MLP and attention", Axis("us a layer"), ("memory", "math"), groups, note=note, width=width)
+    """Row 31: what memory and arithmetic alone would take in one layer, as shares of the longer of the two, which is the bound."""
+    groups = []
+    for c in four_cells(d, p["batch"], p["context"]):
+        longer = max(c.memory_s, c.math_s) or 1.0
+        words = f"{short(c.intensity)} FLOP/byte; {short(c.memory_s * 1e6)} and {short(c.math_s * 1e6)} us"
+        groups.append(Group(c.name, [c.memory_s / longer, c.math_s / longer], words))
+    note = f"times of one layer, batch {p['batch']:,}, {p['context']:,} tokens; the longer bar is the bound"
+    title, x = "Memory and math of the four cells", Axis("of the longer time", percent=True)
+    return bar_plot(title, x, ("memory", "math"), groups, note=note, width=width)
 
 
 def ranking(rows: Sequence[Mapping[str, Any]], width: float) -> str:

@@ -7,6 +7,7 @@ for a moment, so that the answer is not lost to a reset.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from email.utils import formatdate
 from typing import Any
@@ -18,6 +19,8 @@ from uvicorn.server import ServerState
 from ridgeline.server.bounds import Bounds
 from ridgeline.server.failure import Failure, error_body
 
+# Java's client offers HTTP/2 with every request; the parser would then not read the body. Same length, so that sizes stay true.
+_UPGRADE = re.compile(rb"(\r\n)upgrade(?=[ \t]*:)", re.IGNORECASE)
 _LINGER_S = 2.0
 _LINGER_BYTES = 64 << 20
 
@@ -91,6 +94,7 @@ class Guarded(HttpToolsProtocol):
             self._wait(self.bounds.body_s)
         if self.in_head:
             self._size += len(data)
+            data = _without_upgrade(data)
         super().data_received(data)
         if self.in_head and not self.refused and self._size > self.bounds.header:
             self._too_large()
@@ -152,3 +156,10 @@ class Guarded(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """The bytes of a head with offers of another protocol made meaningless: there is none here. Only the head is changed."""
+    end = data.find(b"\r\n\r\n")
+    head, rest = (data, b"") if end < 0 else (data[:end], data[end:])
+    return _UPGRADE.sub(rb"\1x-grade", head) + rest if _UPGRADE.search(head) else data
