@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from collections.abc import Iterator
@@ -171,6 +172,36 @@ def test_bodies_over_the_limit_are_413_and_the_answer_arrives(server: Running) -
         for _ in range(40):
             sock.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
         assert status(until_closed(sock)) == 413
+
+
+UPGRADES = [
+    "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAA\r\n",
+    "upgrade: websocket\r\nconnection: upgrade\r\n",
+]
+
+
+@pytest.mark.parametrize("headers", UPGRADES)
+def test_an_offer_of_another_protocol_is_passed_over(server: Running, headers: str) -> None:
+    """Java's HTTP client makes one with every request; the body counts, even where it speaks of upgrades itself."""
+    body = {"prompt": "a\r\nUpgrade: h2c", "max_tokens": 2, "echo": True}
+    with connect(server.url) as sock:
+        sock.sendall(request(TEXT, body, headers=headers + "connection: close\r\n"))
+        reply = until_closed(sock)
+    assert status(reply) == 200 and b"a\\r\\nUpgrade: h2c" in reply, reply
+
+
+def test_packed_bodies_are_415_and_a_byte_order_mark_is_no_matter(server: Running) -> None:
+    raw = b'{"prompt": "a", "max_tokens": 2}'
+    code, _, got = server.post(TEXT, gzip.compress(raw), {"content-encoding": "gzip"})
+    assert code == 415 and "gzip" in got["error"]["message"]
+    assert server.post(TEXT, raw, {"content-encoding": "identity"})[0] == server.post(TEXT, b"\xef\xbb\xbf" + raw)[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions", "//v1/chat/completions", "/v1/chat/completions/"])
+def test_a_slip_in_the_base_url_is_told(server: Running, path: str) -> None:
+    code, _, got = server.post(path, {"messages": HELLO})
+    assert code == 404 and got["error"]["message"].endswith("did you mean /v1/chat/completions?")
+    assert "did you mean" not in server.post("/v1/embeddings", {})[2]["error"]["message"]
 
 
 def test_what_is_no_http_is_400(server: Running) -> None:

@@ -20,7 +20,7 @@ from ridgeline.server.bounds import Bounds
 from ridgeline.server.failure import Failure, error_body
 
 # Java's client offers HTTP/2 with every request; the parser would then not read the body. Same length, so that sizes stay true.
-_UPGRADE = re.compile(rb"(\r\n)upgrade(?=[ \t]*:)", re.IGNORECASE)
+_UPGRADE = re.compile(rb"(\r\n)upgrade(?=:)", re.IGNORECASE)
 _LINGER_S = 2.0
 _LINGER_BYTES = 64 << 20
 
