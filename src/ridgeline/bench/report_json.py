@@ -43,9 +43,8 @@ def documents_of(found: Any, origin: str) -> list[ReportDocument]:
     inner = found.get("report", found) if isinstance(found, dict) else found
     listed = inner if isinstance(inner, list) else [inner]
     if not listed or not all(isinstance(d, dict) and "kind" in d and "title" in d for d in listed):
-        raise FileFormatError(
-            f"{origin}: holds no report", field=origin, remedy="give what bench serve, ladder, quality, peers or simulate wrote with --json"
-        )
+        wrote = "bench serve, ladder, quality, peers, micro, lengths or simulate"
+        raise FileFormatError(f"{origin}: holds no report", field=origin, remedy=f"give what {wrote} wrote with --json")
     for d in listed:
         if d.get("version", VERSION) != VERSION:
             text = f"{origin}: report of version {d['version']!r}, this program reads {VERSION}"
