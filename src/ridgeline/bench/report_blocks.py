@@ -98,7 +98,8 @@ dt { font-weight: 600; } dd { margin: 0 0 .3rem; color: var(--quiet); }
 pre { background: var(--own); border-radius: .4rem; padding: .6rem .8rem; overflow-x: auto; font-size: .82rem; margin: .5rem 0; }
 .many { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: 0 1.5rem; }
 .many .wide svg { min-width: 0; }
-@media print { :root { color-scheme: light; } body { max-width: none; } h2 { break-after: avoid; } .plot, tr { break-inside: avoid; } nav { display: none; } }
+@media print { :root { color-scheme: light; }
+  body { max-width: none; } h2 { break-after: avoid; } .plot, tr { break-inside: avoid; } nav { display: none; } }
 """
 
 
