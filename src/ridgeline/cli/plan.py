@@ -62,6 +62,8 @@ def setup_of(args: Question) -> Setup:
     """The model, the device (the first of the table when none is named) and everything that was said about them."""
     facts = model_facts(args.model, args.kv_heads)
     setup = setup_for(args, facts.without_windows() if args.ignore_window else facts, _device(args))
+    if args.draft is not None:
+        setup = setup.change(draft=model_facts(args.draft))
     if not args.this_host:
         return setup
     from ridgeline.backends.cpu import default_threads
@@ -136,6 +138,8 @@ def _print_plan(p: Mapping[str, Any]) -> None:
     line("KV per token", f"{p['kv_bytes_per_token']:,} B = {p['kv_bytes_per_token'] / 1024:g} KiB", "kv_bytes_per_token")
     line("KV per sequence", f"{p['kv_bytes_per_sequence']:,} B ({size(p['kv_bytes_per_sequence'])})", "kv_bytes_per_sequence")
     words = {"weights": "weights", "kv": "KV", "activations": "activations", "overhead": "rest"}
+    if memory["draft"]:
+        words["draft"] = "draft"
     parts = " + ".join(f"{word} {size(memory[key])}" for key, word in words.items())
     verdict = "fits" if p["fits"] else "DOES NOT FIT"
     line("memory", f"{size(p['memory_bytes'])} of {size(memory['capacity'])}: {verdict}", "memory_bytes")

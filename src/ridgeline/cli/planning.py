@@ -54,6 +54,7 @@ Pp = Annotated[int, _count("--pp", "Pipeline stages.")]
 Replicas = Annotated[int, _count("--replicas", "Copies that serve side by side.")]
 Ideal = Annotated[bool, typer.Option("--ideal", help="The lecture's arithmetic: every parameter once, efficiency one, no rest.")]
 IgnoreWindow = Annotated[bool, typer.Option("--ignore-window", help="As an engine that keeps every token in every layer.")]
+Draft = Annotated[str | None, typer.Option(metavar="MODEL", help="A draft model for speculation: its weights and KV are counted too.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show each formula with these numbers in it.")]
 MaybeModel = Annotated[str | None, typer.Argument(metavar="MODEL", help="As in `ridgeline models`, or a .gguf, a folder, a config.json.")]
 Page = Annotated[bool, typer.Option("--page", help="Serve the planner page on this machine and print its address.")]
@@ -94,6 +95,7 @@ def plan(
     ideal: Ideal = False,
     ignore_window: IgnoreWindow = False,
     explain: Explain = False,
+    draft: Draft = None,
     page: Page = False,
     port: Port = 0,
     open_: Open = False,
@@ -116,7 +118,7 @@ def plan(
     asked = Question(
         model or "", device, this_host, search, workshop, hardware_file, preset, context, output, users, batch, rate, cached, ttft, itl,
         price, utilization if utilization is not None else Decimal(1), weight_dtype, kv_dtype, kv_heads, weights_bytes, bandwidth,
-        memory, overhead, math, tp, pp, replicas, threads, ideal, ignore_window, explain,
+        memory, overhead, math, tp, pp, replicas, threads, ideal, ignore_window, explain, draft,
     )  # fmt: skip
     start(asked, page=page, port=port, show=open_, as_json=json)
 

@@ -52,17 +52,18 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on all devices of one replica together; `capacity` is theirs."""
+    """Bytes on all devices of one replica together; `capacity` is theirs. draft: a draft model's weights and KV."""
 
     weights: float
     kv: float
     activations: float
     overhead: float
     capacity: float
+    draft: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.weights + self.kv + self.activations + self.overhead
+        return self.weights + self.kv + self.activations + self.overhead + self.draft
 
     @property
     def fits(self) -> bool:
@@ -91,6 +92,17 @@ class StepTime:
         return max(spent, key=lambda k: spent[k])
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A model whose guesses the served one checks: its weights and its cache lie beside the other's, once a replica."""
+
+    facts: ModelFacts
+    weights_bytes: float
+
+    def bytes(self, batch: int, context: int, kv: KvFormat, block: int) -> float:
+        return self.weights_bytes + batch * self.facts.sequence_bytes(context, kv, block)
+
+
 @dataclass(frozen=True)
 class Deployment:
     """A model with weights of `weights` bytes on one replica of `layout`. overhead_bytes: per device, for what is neither weights, KV nor
@@ -106,6 +118,8 @@ class Deployment:
     overhead_bytes: float = 0.0
     chunk: int = CHUNK
     calibrated: CalibratedSeconds | None = None  # step times as fitted to measurements of this host
+    value_bytes: int = 2  # of an activation
+    draft: Draft | None = None  # counted in memory; its time depends on what is accepted and is not
 
     @cached_property
     def demand(self) -> ModelDemand:
@@ -126,7 +140,7 @@ class Deployment:
         if self.ideal:
             return 0.0
         rows = max(self.chunk, batch)
-        return rows * self.facts.row_bytes + batch * 4.0 * self.facts.vocab
+        return rows * self.facts.row_bytes * self.value_bytes / 2 + batch * 4.0 * self.facts.vocab
 
     def memory(self, batch: int, context: int) -> Memory:
         """Of one replica with `batch` sequences of `context` tokens. KV that cannot be cut further is held by several devices."""
@@ -134,6 +148,7 @@ class Deployment:
         return Memory(
             self.weights.total, batch * self.sequence_bytes(context) * copies, self.activation_bytes(batch),
             self.overhead_bytes * self._devices, self.ceilings.memory_bytes * self._devices,
+            0.0 if self.draft is None else self.draft.bytes(batch, context, self.kv, 1 if self.ideal else BLOCK_SIZE),
         )  # fmt: skip
 
     def max_users(self, context: int) -> int:

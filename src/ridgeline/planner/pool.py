@@ -24,6 +24,8 @@ def kv_pool(d: Deployment, longest: int, sequences: int, blocks: int | None = No
     need = {w: peak_blocks(w, BLOCK_SIZE, longest, d.chunk) for w in windows}
     memory = d.memory(sequences, 1)
     left = memory.capacity - memory.weights - memory.activations - memory.overhead - sequences * d.facts.state_bytes()
+    if d.draft is not None:
+        left -= d.draft.bytes(sequences, longest, d.kv, BLOCK_SIZE)
     copies = d.layout.tp / d.layout.kv_shards(d.facts, sequences)
     per_sequence = sum(need[w] * weight[w] for w in windows) * BLOCK_SIZE * copies
     fits = MAX_BLOCKS if per_sequence == 0 else left / per_sequence

@@ -62,6 +62,7 @@ class Question:
     ideal: bool = False
     ignore_window: bool = False
     explain: bool = False
+    draft: str | None = None
 
 
 def check(args: Question) -> None:

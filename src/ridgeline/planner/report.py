@@ -178,6 +178,8 @@ def notes(setup: Setup, context: int) -> list[str]:
         per = facts.kv_bytes_per_token("bf16", beyond_windows=True)
         cross = f"; as much as {facts.state_bytes() / per:,.0f} tokens of its KV in bf16" if per else ""
         found.append(f"recurrent state {facts.state_bytes() / 1e6:.1f} MB a sequence in f32, whatever the context{cross}")
+    if setup.draft is not None:
+        found.append(f"the draft {setup.draft.name} is counted in memory; what it costs and gains in time depends on what is accepted")
     if facts.state_unknown:
         found.append("the recurrent state's size is unknown and not counted")
     if setup.form is not None and setup.form.bits < 16 and setup.form != native_format(facts.native):

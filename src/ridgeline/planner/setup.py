@@ -13,15 +13,16 @@ from ridgeline.graph.manifest import manifest
 from ridgeline.kv.layout import KvFormat
 from ridgeline.planner.calibration import CalibratedSeconds, Calibration
 from ridgeline.planner.demand import weight_bytes
-from ridgeline.planner.deployment import PERFECT, Ceilings, Deployment, Efficiency
+from ridgeline.planner.deployment import CHUNK, PERFECT, Ceilings, Deployment, Draft, Efficiency
 from ridgeline.planner.facts import ModelFacts, Parts
-from ridgeline.planner.formats import WeightFormat
+from ridgeline.planner.formats import WeightFormat, native_format
 from ridgeline.planner.hardware import Device, Machine, MathType
 from ridgeline.planner.parallel import Layout
 
 # aiconfigurator's reserve and its NCCL buffers, bytes; a small device gives a tenth of its memory at most.
 RESERVE_BYTES, RESERVE_SHARE, COLLECTIVE_BYTES = 3.5e9, 0.1, 0.4e9
-HOST_OVERHEAD_BYTES = 120e6  # interpreter, libraries and buffers of our own engine
+# Our own engine on this host: interpreter and libraries, tables of the tokenizer per id, tokens of a step, bytes of an activation.
+HOST_OVERHEAD_BYTES, HOST_ID_BYTES, HOST_CHUNK, HOST_VALUE_BYTES = 75e6, 150.0, 512, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Setup:
     overhead: Overhead | None = None
     efficiency: Efficiency | None = None
     calibration: Calibration | None = None
+    draft: ModelFacts | None = None
 
     @property
     def host(self) -> bool:
@@ -68,7 +70,7 @@ class Setup:
         if self.ideal:
             return 0.0
         if self.host:
-            return HOST_OVERHEAD_BYTES
+            return HOST_OVERHEAD_BYTES + HOST_ID_BYTES * self.facts.vocab
         reserve = min(RESERVE_BYTES, RESERVE_SHARE * self.memory_bytes)
         return reserve + (COLLECTIVE_BYTES if self.layout.tp * self.layout.pp > 1 else 0.0)
 
@@ -113,8 +115,16 @@ class Setup:
         facts = self.facts.idealized() if self.ideal else self.facts
         return Deployment(
             facts, self.weights, self.kv, ceilings, self.layout, self.efficiency or default, self.ideal, self.overhead_bytes,
-            calibrated=self.step_clock(),
+            calibrated=self.step_clock(), draft=self._draft(),
+            chunk=HOST_CHUNK if self.host else CHUNK, value_bytes=HOST_VALUE_BYTES if self.host else 2,
         )  # fmt: skip
+
+    def _draft(self) -> Draft | None:
+        """A file's draft as stored, a row's in its own format."""
+        if self.draft is None:
+            return None
+        form = None if self.draft.stored is not None else native_format(self.draft.native)
+        return Draft(self.draft, weight_bytes(self.draft, form).total)
 
     def step_clock(self) -> CalibratedSeconds | None:
         """Step times fitted to this host, when it was calibrated and the model has a graph and a format."""
