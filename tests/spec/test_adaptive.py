@@ -56,9 +56,18 @@ def test_a_record_outweighs_what_others_did_and_strengths_are_apart() -> None:
 
 
 def test_only_guesses_up_to_the_first_wrong_one_count() -> None:
-    seen = Acceptance(0.5)
+    """One right of eight is one right and one wrong: six others were behind a wrong one."""
+    seen, twin = Acceptance(), Acceptance()
     seen.tried(1, 0, 1, 8)
-    assert seen.rate(1, 0) == pytest.approx((seen.rate(99, 0) * 4 + 0.9 + 0.1) / 6, abs=0.06)
+    twin.tried(1, 0, 1, 2)
+    assert seen.rate(1, 0) == twin.rate(1, 0) > 0.5
+
+
+def test_a_sequence_that_is_worse_than_others_is_so_at_every_strength() -> None:
+    seen = Acceptance()
+    for _ in range(6):
+        seen.tried(1, 2, 0, 4)
+    assert seen.rate(1, 16) < seen.rate(2, 16) and seen.rate(1, 2) < seen.rate(2, 2)
 
 
 def test_buckets_of_strength() -> None:

@@ -8,51 +8,57 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_PRIOR_WEIGHT = 4.0  # guesses of others that count as much as one's own
-_KEEP = 0.9  # of what was seen, with each guess tried: about the last ten count
-_STRENGTHS = 8
+_OWN_WEIGHT = 4.0  # expected hits that a sequence must have missed or passed before its own record counts half
+_KEEP = 0.9  # of a sequence's record, with each guess tried: about the last ten count
+_KEEP_ALL = 0.995
+# Where each strength begins, before anything was seen: prompt lookup on the shipped prompts with SmolLM2, rounded; 0: a draft model.
+_START = (0.6, 0.2, 0.4, 0.7, 0.75, 0.85, 0.93, 0.95)
+_START_WEIGHT = 6.0
+_LEAST, _MOST = 0.01, 0.99
 
 
-class Hits:
-    """A running share of guesses that came true. Mutable."""
+class Record:
+    """Guesses that came true beside those that were expected to, and how many were tried; what is old counts less. Mutable."""
 
-    __slots__ = ("hits", "tries")
+    __slots__ = ("expected", "hits", "tries")
 
     def __init__(self, hits: float = 0.0, tries: float = 0.0) -> None:
-        self.hits, self.tries = hits, tries
+        self.hits, self.tries, self.expected = hits, tries, 0.0
 
-    def add(self, hits: int, tries: int, keep: float) -> None:
-        """So many of so many guesses were right."""
+    def add(self, hits: int, tries: int, rate: float, keep: float) -> None:
+        """So many of so many guesses were right, each expected with chance `rate`."""
         kept = keep**tries
         self.hits = self.hits * kept + hits
         self.tries = self.tries * kept + tries
+        self.expected = self.expected * kept + rate * tries
 
 
 class Acceptance:
     """What guesses are worth, by sequence and by strength. Mutable.
 
-    A sequence is believed to do what others did at the same strength, until its own record says otherwise.
+    A sequence is believed to do what all did at the same strength, times how much better or worse than that it has done so far.
     """
 
-    def __init__(self, start: float = 0.6) -> None:
-        self._by_strength = [Hits(start * 2, 2.0) for _ in range(_STRENGTHS)]
-        self._own: dict[int, Hits] = {}
+    def __init__(self) -> None:
+        self._all = [Record(start * _START_WEIGHT, _START_WEIGHT) for start in _START]
+        self._own: dict[int, Record] = {}
 
     def rate(self, id: int, strength: int) -> float:
         """Chance that the next guess of sequence `id` comes true, above 0 and below 1."""
-        others = self._by_strength[bucket(strength)]
-        prior = (others.hits + 0.5) / (others.tries + 1.0)
-        own = self._own.get(id)
-        if own is None:
-            return prior
-        return (prior * _PRIOR_WEIGHT + own.hits) / (_PRIOR_WEIGHT + own.tries)
+        rate, own = self._common(strength), self._own.get(id)
+        if own is not None:
+            rate *= (own.hits + _OWN_WEIGHT) / (own.expected + _OWN_WEIGHT)
+        return min(max(rate, _LEAST), _MOST)
+
+    def _common(self, strength: int) -> float:
+        seen = self._all[bucket(strength)]
+        return seen.hits / seen.tries
 
     def tried(self, id: int, strength: int, accepted: int, drafted: int) -> None:
         """Of `drafted` guesses the first `accepted` came true; those after the first wrong one say nothing."""
-        tries = min(drafted, accepted + 1)
-        own = self._own.setdefault(id, Hits())
-        own.add(accepted, tries, _KEEP)
-        self._by_strength[bucket(strength)].add(accepted, tries, 0.995)
+        tries, rate = min(drafted, accepted + 1), self._common(strength)
+        self._own.setdefault(id, Record()).add(accepted, tries, rate, _KEEP)
+        self._all[bucket(strength)].add(accepted, tries, rate, _KEEP_ALL)
 
     def forget(self, id: int) -> None:
         self._own.pop(id, None)
@@ -60,7 +66,7 @@ class Acceptance:
 
 def bucket(strength: int) -> int:
     """Strengths 0 .. 3 apart, then by doublings."""
-    return strength if strength < 4 else min(_STRENGTHS - 1, 2 + (strength - 1).bit_length())
+    return strength if strength < 4 else min(len(_START) - 1, 2 + (strength - 1).bit_length())
 
 
 @dataclass(frozen=True, slots=True)
