@@ -104,7 +104,7 @@ def test_openai_responses(client: Any) -> None:
         assert caught.value.param == next(iter(refused))
 
 
-def test_anthropic_messages(claude: Any) -> None:
+def test_anthropic_messages(claude: Any, server: Running) -> None:
     reply = claude.messages.create(model="tiny", max_tokens=100, system="Be kind.", messages=HELLO)
     assert reply.content[0].text == "hello world" and reply.stop_reason == "end_turn"
     assert reply.usage.cache_read_input_tokens == 3 and reply.usage.input_tokens > 0
@@ -114,6 +114,9 @@ def test_anthropic_messages(claude: Any) -> None:
         assert "".join(stream.text_stream) == "hello"
         final = stream.get_final_message()
     assert final.stop_reason == "max_tokens" and final.usage.output_tokens == 5
+    form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    assert claude.messages.create(model="tiny", max_tokens=50, messages=HELLO, output_config=form).content[0].text
+    assert server.engine.seen[-1].grammar is not None
     count = claude.messages.count_tokens(model="tiny", messages=HELLO).input_tokens
     assert count == final.usage.input_tokens + final.usage.cache_read_input_tokens
 

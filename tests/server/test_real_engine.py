@@ -121,6 +121,17 @@ def test_the_other_forms(server: Running) -> None:
     assert sorted(json.loads(got["output"][0]["content"][0]["text"])) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("field", ["output_config", "output_format"])
+def test_anthropics_form(server: Running, field: str) -> None:
+    form = {"type": "json_schema", "schema": NUMBER}
+    body = {"messages": HELLO, "max_tokens": 60, "seed": 1, field: {"format": form} if field == "output_config" else form}
+    got = server.post("/v1/messages", body)[2]
+    assert got["stop_reason"] == "end_turn" and json.loads(got["content"][0]["text"])["x"] in (1, 2)
+    for bad in ({"type": "json_schema"}, {"type": "text"}, {"type": "json_schema", "schema": {"type": 7}}):
+        assert server.post("/v1/messages", {**body, field: {"format": bad} if field == "output_config" else bad})[0] == 400
+    assert server.post("/v1/messages", {**body, "output_config": {"effort": "low"}, "output_format": None})[0] == 200
+
+
 def test_a_forced_call_comes(server: Running) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {"enum": [1, 2]}},
                                                                         "required": ["x"], "additionalProperties": False}}}  # fmt: skip

@@ -1,4 +1,7 @@
-"""What form an answer must have: OpenAI's response_format, vLLM's structured_outputs and guided_*. To a `GrammarSpec`; compiles nothing."""
+"""What form an answer must have: OpenAI's response_format, vLLM's structured_outputs and guided_*, Anthropic's output_config.
+
+To a `GrammarSpec`; compiles nothing.
+"""
 
 from __future__ import annotations
 
@@ -71,3 +74,14 @@ def _vllm(given: Mapping[str, Any] | None) -> GrammarSpec | None:
     if kinds[0] not in _KINDS:
         raise UserError(f"structured_outputs.{kinds[0][:40]} is not supported", field="structured_outputs", value=kinds[0][:40])
     return _spec(kinds[0], asked[kinds[0]])
+
+
+def claude_format(config: Mapping[str, Any] | None, beta: Mapping[str, Any] | None) -> GrammarSpec | None:
+    """Anthropic's output_config.format, or output_format as its beta had it: a JSON schema or nothing. Raises `UserError`."""
+    given, field = (beta, "output_format") if beta is not None else ((config or {}).get("format"), "output_config.format")
+    if given is None:
+        return None
+    schema = given.get("schema") if isinstance(given, Mapping) and given.get("type") == "json_schema" else None
+    if not isinstance(schema, Mapping):
+        raise UserError(f"{field} must be of type json_schema, with a schema", field=field)
+    return GrammarSpec("json_schema", dict(schema))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.errors import UserError
+from ridgeline.server.formats import claude_format
 from ridgeline.server.schemas.messages import CountBody
 from ridgeline.server.talk import Talk
 
@@ -32,6 +33,7 @@ def talk_of(body: CountBody) -> Talk:
     return Talk(
         messages, tools, body.tool_choice, _parallel(body.tool_choice), add_generation_prompt=not continues, continues=continues,
         variables={"enable_thinking": thinking_on(body.thinking)}, budget=_budget(body.thinking),
+        format=claude_format(body.output_config, body.output_format),
     )  # fmt: skip
 
 

@@ -14,6 +14,8 @@ class CountBody(Body):
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
 
 
 class MessagesBody(CountBody):
@@ -24,7 +26,6 @@ class MessagesBody(CountBody):
     top_p: float | None = None
     top_k: int | None = None
     diagnostics: dict[str, Any] | None = None
-    output_config: dict[str, Any] | None = None
     # Known to Anthropic, without a meaning here.
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
