@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -99,7 +100,7 @@ def test_failures_are_shown(url: str) -> None:
 
 
 def test_nobody_at_the_url() -> None:
-    with pytest.raises(UserError, match="GET /v1/models: cannot connect.*so nothing was measured"):
+    with pytest.raises(UserError, match=r"GET /v1/models: cannot connect.*so nothing was measured"):
         serve.run(ServeOptions(Source(url=f"http://127.0.0.1:{free_port()}")))
 
 
@@ -286,3 +287,27 @@ def test_failures_weaken_a_comparison_and_it_is_said() -> None:
     compared, remarks = ab.compare(asked, rounds)
     assert compared[0].ratio == Ratio(1.0, 0.0, float("inf"), 1)
     assert any("2 of 5 requests of b failed (HTTP 500)" in r for r in remarks) and any("1 rounds say nothing" in r for r in remarks)
+
+
+def test_sigterm_ends_the_engine(tmp_path: Path) -> None:
+    """A benchmark that is told to end takes its engine with it, one that ignores SIGTERM included."""
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from ridgeline.bench import engines_process as e\n"
+        "e._GRACE_S = 0.2\n"
+        "child = [sys.executable, '-c', 'import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)']\n"
+        "log = Path(sys.argv[1])\n"
+        "with e.until_told_to_end(), e.ended(e.Process(child, log)) as process:\n"
+        "    while not log.read_text(): time.sleep(0.01)\n"
+        "    print(process.pid, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    ours = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
+    assert ours.stdout is not None
+    pid = int(ours.stdout.readline())
+    ours.terminate()
+    assert ours.wait(30) == 143
+    ours.stdout.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

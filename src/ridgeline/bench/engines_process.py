@@ -9,8 +9,9 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter, sleep
 
@@ -88,9 +89,35 @@ class Process:
 
 
 def _die_with_parent() -> None:
-    """In the child, on Linux: whatever ends us, a kill included, ends the engine too (prctl PR_SET_PDEATHSIG)."""
+    """In the child, on Linux: a kill that ends us ends the engine too (prctl PR_SET_PDEATHSIG); it has nothing to save."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+@contextmanager
+def until_told_to_end() -> Iterator[None]:
+    """SIGTERM leaves the block like an exception, so that what it started is ended in order. In the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def ended(process: Process) -> Iterator[Process]:
+    """The process, ended when the block is left."""
+    try:
+        yield process
+    finally:
+        process.end()
 
 
 async def _answers(target: Target, path: str) -> bool:

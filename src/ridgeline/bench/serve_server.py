@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ridgeline.bench.client import Client, Target, understand
 from ridgeline.bench.engines import Wish, command, engine, program, shown, version
-from ridgeline.bench.engines_process import Process, free_port
+from ridgeline.bench.engines_process import Process, ended, free_port, until_told_to_end
 from ridgeline.bench.load_noise import listener
 from ridgeline.bench.serve_options import Source
 from ridgeline.errors import UnsupportedError, UserError
@@ -55,8 +55,7 @@ def serving(source: Source, seqs: int, context: int, say: Say) -> Iterator[Serve
     )  # fmt: skip
     line = command(wanted, begin, wish)
     say(f"starting {wanted.name}: {shown(line)}")
-    process = Process(line)
-    try:
+    with until_told_to_end(), ended(Process(line)) as process:
         target = Target.of(f"http://127.0.0.1:{wish.port}", source.api_key)
         process.wait(target, wanted.ready, source.ready_timeout_s)
         say(f"{wanted.name} serves after {process.ready_s:.1f} s")
@@ -66,8 +65,6 @@ def serving(source: Source, seqs: int, context: int, say: Say) -> Iterator[Serve
             wanted.name, target, name, wanted.prefix, process.pid, shown(line), version(wanted, begin), process.ready_s, str(process.log),
             listed.limit or wish.context,
         )  # fmt: skip
-    finally:
-        process.end()
 
 
 def _running(source: Source) -> Server:
