@@ -20,7 +20,7 @@ from ridgeline.planner.hardware import Machine
 @pytest.fixture(autouse=True)
 def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
-    for name, value in (("DIM", 256), ("FFN", 512), ("SMALL", 128), ("BYTES_READ", 1 << 18), ("ROWS", (1, 4, 16)),
+    for name, value in (("DIM", 256), ("FFN", 512), ("SMALL", 256), ("BYTES_READ", 1 << 18), ("ROWS", (1, 4, 16)),
                         ("CONTEXTS", (16, 64)), ("CHUNKS", ((0, 32), (96, 32), (112, 16)))):  # fmt: skip
         monkeypatch.setattr(calibrate, name, value)
     machine = Machine("here", 10.0, 100.0, 50.0, 1, "avx2", "measured", "2026-11-30")

@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 METRICS = ("tpot_ms", "throughput_tok_s", "ttft_p95_ms")
 MOST_WAVES, LEAST_POISSON = 8, 8
 DISTURBED, MOST_TRIES = 0.03, 4  # share of all CPU time; measurements of a cell beyond those asked for
-WARM_UP = ClosedLoop(2, 2, Lengths(64, 4))
+WARM_UP_USERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,8 @@ def _measure(asked: PredictOptions, model: OpenModel, document: dict[str, Any], 
             continue
         if loaded is None:
             loaded = _loaded(model)
-            drive(make_core(loaded), loaded.text, WARM_UP, sleep)
+            lengths = Lengths(min(asked.prompts), asked.output)
+            drive(make_core(loaded), loaded.text, ClosedLoop(WARM_UP_USERS, WARM_UP_USERS, lengths), sleep)
         entry["measured"].append(_once(loaded, cell))
         _write(asked.file, document)
         say(f"{cell.prompt} tokens, {cell.load}: " + ", ".join(f"{m} {error(entry, m):+.1%}" for m in METRICS))
