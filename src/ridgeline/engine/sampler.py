@@ -65,9 +65,10 @@ def sample_step(
             if draw.seq not in broken:
                 rows.append(choice.row(draw.row, draw.ahead))
                 owners.append((i, draw, choice))
-        except Exception as fault:  # a grammar's
-            _fail(result, i, draw, choice, f"{type(fault).__name__}: {fault}")
+        except Exception as fault:  # a grammar's; behind a draft it is left to the step that comes to that place
             broken.add(draw.seq)
+            if draw.ahead == 0:
+                _fail(result, i, draw, choice, f"{type(fault).__name__}: {fault}")
         if draw.ahead == 0:
             result.choices.append(choice)
     if rule is not None and state.record.drafts:
@@ -76,8 +77,19 @@ def sample_step(
     if not rows:
         return result
     drawn = _draw(program, rows, vocab)
+    _hand_out(result, state, owners, drawn, now)
+    at = len(owners)
     tokens, failed, logprobs = drawn.tokens.tolist(), drawn.failed.tolist(), drawn.logprobs.tolist()
-    over = broken  # sequences that take no more tokens of this step
+    for asked, count in owed:
+        _give_prompt(state, asked, failed[at : at + count], tokens[at : at + count], logprobs[at : at + count], drawn.top[at : at + count])
+        at += count
+    return result
+
+
+def _hand_out(result: StepResult, state: SchedulerState, owners: list[tuple[int, Draw, Choice]], drawn: Sampled, now: float) -> None:
+    """Each choice takes what its rows drew, up to the first draw that is not the draft after it, or its end."""
+    over = set[int]()  # sequences that take no more tokens of this step
+    tokens, failed, logprobs = drawn.tokens.tolist(), drawn.failed.tolist(), drawn.logprobs.tolist()
     for j, (i, draw, choice) in enumerate(owners):
         if draw.seq in over:
             continue
@@ -101,11 +113,6 @@ def sample_step(
                 over.remove(draw.seq)
         if choice.finish is not None:
             result.finishes[draw.seq] = choice.finish
-    at = len(owners)
-    for asked, count in owed:
-        _give_prompt(state, asked, failed[at : at + count], tokens[at : at + count], logprobs[at : at + count], drawn.top[at : at + count])
-        at += count
-    return result
 
 
 def _fail(result: StepResult, i: int, draw: Draw, choice: Choice, why: str) -> None:
