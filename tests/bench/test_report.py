@@ -158,6 +158,11 @@ def test_a_ladder_that_others_climbed_is_not_among_ours() -> None:
     assert "theirs B" in page and "theirs" not in outside and "14.43x" not in outside
 
 
+def test_words_that_cannot_be_written_are_replaced() -> None:
+    for form in vars(report([ReportDocument("x", "a \ud800 b", notes=("\ud800",))])).values():
+        assert form.encode("utf8")
+
+
 def test_markdown_escapes_what_it_would_obey() -> None:
     found = markdown("a *b*", "c | d", [Grid("t", ("x|y",), [("<b>`",)])])
     assert "\\*b\\*" in found and "x\\|y" in found and "&lt;b>\\`" in found

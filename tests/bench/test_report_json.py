@@ -37,6 +37,7 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
         ({"curves": [{"engine": "a", "workload": "b", "points": [], "label": "guess"}]}, "label is 'guess', must be one of measured"),
         ({"curves": [{"engine": "a", "workload": "b", "points": [], "load": "x"}]}, "load is 'x', must be one of concurrency, rate"),
         ({"setup": {"machine": {"a": [1]}}}, "setup.machine.a is [1]"),
+        ({"tables": [{"title": "t", "columns": ["a", "b"], "rows": [[1, 2], [1]]}]}, "tables[0].rows[1] is [1], must be a list of 2"),
         ({"plots": [{"title": "", "x_label": "", "y_label": "", "lines": [{"name": "a", "points": [[1, 2, 3]]}]}]}, "a list of 2"),
     ],
 )  # fmt: skip

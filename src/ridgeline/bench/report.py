@@ -49,7 +49,13 @@ def report(documents: Sequence[ReportDocument], title: str | None = None, *, rep
     under = f"{when}; {', '.join(dict.fromkeys(f'{d.kind}: {d.title}' for d in documents))}"
     found = blocks(documents, reported=reported)
     whole = {"report": [to_json(d) for d in documents]}
-    return Report(html_page(name, under, found), markdown(name, under, found), json.dumps(whole, ensure_ascii=False, indent=1) + "\n")
+    text = json.dumps(whole, ensure_ascii=False, indent=1) + "\n"
+    return Report(*(_written(form) for form in (html_page(name, under, found), markdown(name, under, found), text)))
+
+
+def _written(text: str) -> str:
+    """Lone surrogates, which JSON can carry, cannot be written."""
+    return text.encode("utf8", "replace").decode("utf8")
 
 
 def blocks(documents: Sequence[ReportDocument], *, reported: bool = True) -> list[Block]:

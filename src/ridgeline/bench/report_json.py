@@ -49,7 +49,13 @@ def documents_of(found: Any, origin: str) -> list[ReportDocument]:
         if d.get("version", VERSION) != VERSION:
             text = f"{origin}: report of version {d['version']!r}, this program reads {VERSION}"
             raise FileFormatError(text, field="version", value=d["version"], limit=VERSION)
-    return [_read(ReportDocument, d, origin, "") for d in listed]
+    made = [_read(ReportDocument, d, origin, "") for d in listed]
+    for d in made:
+        for i, t in enumerate(d.tables):
+            short = next((j for j, row in enumerate(t.rows) if len(row) != len(t.columns)), None)
+            if short is not None:
+                raise _wrong(origin, f"tables[{i}].rows[{short}]", list(t.rows[short]), f"a list of {len(t.columns)}, as there are columns")
+    return made
 
 
 def _read(kind: Any, value: Any, origin: str, at: str) -> Any:
