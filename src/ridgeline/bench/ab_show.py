@@ -10,7 +10,7 @@ from typing import Any
 from ridgeline.bench.ab import AbResult
 from ridgeline.bench.client_metrics import DEFINITIONS
 from ridgeline.bench.report_json import to_json
-from ridgeline.bench.report_schema import Comparison, ReportDocument, Setup
+from ridgeline.bench.report_schema import Cell, Comparison, ReportDocument, Setup
 from ridgeline.bench.serve_document import cell_json, machine, now
 from ridgeline.bench.stats import Ratio
 
@@ -56,7 +56,7 @@ def report(result: AbResult) -> ReportDocument:
     asked = result.asked
     commands = (shlex.join(result.command), *(s.command for s in result.servers if s.command))
     versions = {s.name: s.version for s in result.servers if s.version}
-    settings = {"workload": asked.asked.workload, "rounds": asked.rounds}
+    settings: dict[str, Cell] = {"workload": asked.asked.workload, "rounds": asked.rounds}
     setup = Setup(machine(), versions, {"workload": asked.asked.seed}, settings, commands, date=now())
     found = tuple(
         Comparison(

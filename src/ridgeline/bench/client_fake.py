@@ -32,7 +32,8 @@ class Script:
     @classmethod
     def of(cls, name: str) -> Script:
         """Unknown keys are passed over: any model name is a script."""
-        known = {f.name: f.default for f in fields(cls)}
+        plain = cls()
+        known: dict[str, Any] = {f.name: getattr(plain, f.name) for f in fields(cls)}
         given: dict[str, Any] = {}
         for pair in name.replace(";", ",").split(","):
             key, _, value = pair.partition("=")

@@ -152,8 +152,8 @@ def point(cell: LoadCell) -> LoadPoint:
         cell.load, f.requests, f.failed, f.output_tok_s, f.total_tok_s, f.requests_s, f.goodput_s,
         percentiles(f.ttft_ms, [o.ttft_s * 1e3 for o in cell.outcomes if o.ok]), percentiles(f.itl_ms), percentiles(f.tpot_ms),
         percentiles(f.e2e_ms), hit_rate=f.hit_rate, steal=None if noise is None else noise.steal,
-        others=None if noise is None else noise.others, predicted_output_tok_s=p and p.output_tok_s, predicted_ttft_ms=p and p.ttft_ms,
-        predicted_tpot_ms=p and p.tpot_ms,
+        others=None if noise is None else noise.others, predicted_output_tok_s=None if p is None else p.output_tok_s,
+        predicted_ttft_ms=None if p is None else p.ttft_ms, predicted_tpot_ms=None if p is None else p.tpot_ms,
     )  # fmt: skip
 
 

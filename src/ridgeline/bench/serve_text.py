@@ -33,10 +33,9 @@ def render(result: ServeResult) -> str:
         if cell.server is not None and cell.server.queue_ms is not None:
             told = f"queue {_n(cell.server.queue_ms)} ms, prompt {_n(cell.server.prefill_ms)} ms a request (means)"
             lines.append(f"  the server says: {told}")
-        told = pairs(cell)
-        if told:
-            found = (f"{name} {a:.1f} for {b:.1f} ({a / b - 1:+.0%})" for name, a, b in told)
-            lines.append("  predicted for measured: " + ", ".join(found))
+        beside = [f"{name} {a:.1f} for {b:.1f} ({a / b - 1:+.0%})" for name, a, b in pairs(cell)]
+        if beside:
+            lines.append("  predicted for measured: " + ", ".join(beside))
         for number, turn in enumerate(cell.turns):
             ttft = None if turn.ttft_ms is None else turn.ttft_ms.p50
             lines.append(
