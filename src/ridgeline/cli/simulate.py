@@ -143,6 +143,7 @@ def fleet_of(args: SimulateArgs, d: Deployment, replicas: int, batching: Batchin
 def _report(setup: Setup, args: SimulateArgs, found: list[tuple[str, Run, dict[str, Any]]]) -> ReportDocument:
     """The same run for `bench report`, with what it takes to run it again."""
     device, layout = setup.device, setup.layout
+    kind = "measured" if setup.host else "assumed"
     facts = Facts(
         machine={
             "device": device.name, "devices": layout.devices, "memory GB": setup.memory_bytes / 1e9,
@@ -156,7 +157,7 @@ def _report(setup: Setup, args: SimulateArgs, found: list[tuple[str, Run, dict[s
         },
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         commands=(f"ridgeline {shlex.join(sys.argv[1:])}",) if sys.argv[1:2] == ["simulate"] else (),
-        ceilings=tuple(Ceiling(f"{math} peak", peak, "TFLOP/s", f"assumed: {device.spec_source}") for math, peak in device.tflops.items()),
+        ceilings=tuple(Ceiling(f"{math} peak", peak, "TFLOP/s", f"{kind}: {device.spec_source}") for math, peak in device.tflops.items()),
     )  # fmt: skip
     title = f"{setup.facts.name} on {layout.devices} x {device.name}, simulated: {found[0][1].workload}"
     ordered = sorted(found, key=lambda one: one[0], reverse=True)  # static before what improves on it
