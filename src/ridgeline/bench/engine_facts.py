@@ -161,9 +161,9 @@ class Facts:
         more = prompts(1, 8, self.vocab, 632)[0]
         hits: list[int] = []
         ttfts: list[float] = []
-        for kept in ({"ttl_s": 3600.0}, {"rank": 1}, {}):
+        for ttl_s, rank in ((3600.0, 0), (0.0, 1), (0.0, 0)):
             runner = Runner(self.model, blocks=blocks)
-            turn = self._ask(runner, "turn", talk, gen, **kept)  # type: ignore[arg-type]
+            turn = self._ask(runner, "turn", talk, gen, ttl_s=ttl_s, rank=rank)
             self._finish(runner)
             for i, prompt in enumerate(noise):
                 self._ask(runner, f"other {i}", prompt, gen)
@@ -173,7 +173,7 @@ class Facts:
             self._finish(runner)
             hits.append(returned.choices[0].cached_tokens)
             ttfts.append(_ttft(returned))
-        return SessionResult(length, others, *hits, ttfts[0], ttfts[2])
+        return SessionResult(length, others, hits[0], hits[1], hits[2], ttfts[0], ttfts[2])
 
 
 def _ttft(asked: RequestState) -> float:

@@ -118,9 +118,9 @@ def _events(s: StepTrace, before: Iterable[Event], origin: float, tally: CostTal
         yield {"name": name, "ph": "X", "ts": us(start), "dur": round((end - start) * 1e6, 1), "pid": 1, "tid": 1, "args": args}
     drawn: dict[int, int | list[int]] = {}
     for draw, token in zip(r.draws, s.tokens or (), strict=False):
-        before = drawn.get(draw.seq, [])
+        first = drawn.get(draw.seq, [])
         if token != UNDRAWN:
-            drawn[draw.seq] = token if draw.ahead == 0 else [*(before if isinstance(before, list) else [before]), token]
+            drawn[draw.seq] = token if draw.ahead == 0 else [*(first if isinstance(first, list) else [first]), token]
     guessed = dict(r.drafts)
     for span in step.spans:
         args = {"past": span.past, "new": span.new, "want": span.want, "token": drawn.get(span.seq), **_work(tally, [span])}
