@@ -226,6 +226,25 @@ def test_a_cell_that_fails_is_listed_with_its_reason(tiny: str, tmp_path: Path) 
     assert main(["bench", "ladder", tiny, "--preset", "tiny", "--dir", str(tmp_path / "l"), "--rung", "one"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("noises", "kept", "tries"), [([0.01], 0, 1), ([0.4, 0.02, 0.0], 1, 2), ([0.4, 0.6, 0.3], 2, 3), ([0.4, 0.5, 0.6], 0, 3)]
+)
+def test_a_loud_cell_is_measured_again(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noises: list[float], kept: int, tries: int
+) -> None:
+    runs = iter(range(len(noises)))
+
+    def fake(command: list[str], log: Path, timeout_s: float) -> None:
+        i = next(runs)
+        Path(command[-1]).write_text(json.dumps(cell([(0.0, [1.0])], 10.0 + i, steal=0.0, others=noises[i])))
+
+    monkeypatch.setattr("ridgeline.bench.ladder.run_logged", fake)
+    result = run(options(tiny, tmp_path / "l", rungs=("one",), retries=2))
+    assert result.rungs[0].raw is not None and result.rungs[0].raw["seconds"] == 10.0 + kept
+    assert json.loads((tmp_path / "l" / "state.json").read_text())["cells"]["one-0"]["tries"] == tries
+    assert ("not to be relied on" in render(result)) == (noises[kept] > 0.05)
+
+
 def test_a_cell_takes_its_child_down(tmp_path: Path) -> None:
     slow = [sys.executable, "-c", "import time; time.sleep(60)"]
     assert run_logged(slow, tmp_path / "log", 0.3) == "it took more than 0.3 s"

@@ -31,6 +31,16 @@ class Clock:
         pass
 
 
+def cpu() -> tuple[float, float, float]:
+    """Seconds of all CPUs together: all, stolen by the hypervisor, worked by other processes. Zeros where Linux does not tell (proc(5))."""
+    try:
+        ticks = [int(w) / os.sysconf("SC_CLK_TCK") for w in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
+    except (OSError, ValueError):
+        return 0.0, 0.0, 0.0
+    mine = os.times()
+    return sum(ticks), ticks[7], sum(ticks) - ticks[3] - ticks[4] - ticks[7] - mine.user - mine.system
+
+
 def run(spec: dict[str, Any]) -> dict[str, Any]:
     """The result in the form of `ladder_cell.CellResult`."""
     start = time.perf_counter()
@@ -55,7 +65,7 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         return begun, clock.times, out[0, len(ids) :].tolist()
 
     cold = [(t[0] - b) for b, t, _ in (generate(spec["prompts"][0][:64], 2) for _ in range(2))]
-    requests = []
+    requests, before = [], cpu()
     origin = time.perf_counter()
     for ids, count in zip(spec["prompts"], spec["outputs"], strict=True):
         begun, times, made = generate(ids, count)
@@ -64,15 +74,17 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         requests.append(request | {"token_s": [t - origin for t in times], "ids": made})
         print(f"{len(requests)} of {len(spec['prompts'])} after {time.perf_counter() - origin:.1f} s", flush=True)
     seconds = time.perf_counter() - origin
+    passed, stolen, others = (b - a for a, b in zip(before, cpu(), strict=True))
     setup = {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "threads": torch.get_num_threads(),
         "dtype": spec["dtype"],
     }
-    return {
+    noise = {"steal": stolen / (passed or 1.0), "others": max(0.0, others) / (passed or 1.0)}
+    return noise | {
         "rung": spec["rung"], "seconds": seconds, "requests": requests, "kv": [], "cold_s": cold[0], "warm_s": cold[1], "load_s": load_s,
-        "steal": 0.0, "steps": sum(spec["outputs"]), "setup": setup, "counts": {},
+        "steps": sum(spec["outputs"]), "setup": setup, "counts": {},
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ridgeline import __version__
 from ridgeline.bench import report_schema as schema
-from ridgeline.bench.ladder import LadderResult, RungResult
+from ridgeline.bench.ladder import NOISE, LadderResult, RungResult
 from ridgeline.bench.ladder_numbers import Numbers, Spread, Waterfall, middle, same_words, waterfall
 from ridgeline.bench.ladder_plan import PRESETS
 from ridgeline.bench.probe import machine_name
@@ -21,7 +21,6 @@ REPORTED: tuple[tuple[str, float, float, float], ...] = (  # name, tok/s, TTFT m
     ("HF transformers, sequential", 51, 54, 19.0), ("vLLM default", 736, 336, 6.7), ("vLLM + prefix caching", 1034, 125, 6.8),
     ("vLLM + KV quantization", 1010, 134, 6.9), ("vLLM, all + ngram speculation", 991, 75, 8.2),
 )  # fmt: skip
-NOISE = 0.05
 DEFINITIONS = {
     "tok/s": "output tokens of all requests over the time from the first request to the last token",
     "TTFT": "from the moment a request could begin (one at a time: when the one before had ended) to its first token",

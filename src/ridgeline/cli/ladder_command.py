@@ -54,6 +54,7 @@ def ladder(
     transformers_dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16.")] = "float32",
     transformers_requests: Annotated[int, _count("--transformers-requests", "That rung answers the first N prompts only; 0: all.")] = 0,
     seconds: Annotated[float | None, _time("--seconds", "Begin no cell after that; the same command goes on.")] = None,
+    retries: Annotated[int, _count("--retries", "Measure a cell again, so often, while others had over 5% of the CPUs.")] = 2,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew, whatever --dir holds.")] = False,
     json: args.Json = False,
     threads: args.Threads = None,
@@ -82,7 +83,7 @@ def ladder(
     asked = LadderOptions(
         model, load, where, rounds, threads, transformers_python, transformers_dtype,
         transformers_requests, tuple(rung or ()),
-        86400.0 if seconds is None else seconds, overwrite=overwrite,
+        86400.0 if seconds is None else seconds, overwrite=overwrite, retries=retries,
     )  # fmt: skip
     result = run(asked, note)
     if json:
