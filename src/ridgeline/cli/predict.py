@@ -1,4 +1,4 @@
-"""`ridgeline bench predict`: what this host was predicted to do, beside what it did."""
+"""`ridgeline bench predict` and `bench feel`: what this host was predicted to do beside what it did, and where serving hurts here."""
 
 from __future__ import annotations
 
@@ -79,6 +79,39 @@ def predict(
             print(f"{metric}: error {found['median']:.1%} in the median, {found['worst']:.1%} at worst, over {found['cells']:.0f} cells")
 
 
+def feel(
+    model: args.Model,
+    lengths: Annotated[str, typer.Option("--lengths", metavar="N,N,...", help="Tokens of the prompts, rising.")] = "128,512,1024,2048",
+    users: Annotated[int, typer.Option(parser=_count("--users"), metavar="N", help="People who ask at the same moment.")] = 5,
+    prompt: Annotated[int, typer.Option(parser=_count("--prompt"), metavar="N", help="Tokens of each one's prompt.")] = 256,
+    output: Annotated[int, typer.Option(parser=_count("--output"), metavar="N", help="Tokens of each one's answer.")] = 64,
+    json: args.Json = False,
+    threads: args.Threads = None,
+    kv_cache_dtype: args.KvCacheDtype = "auto",
+) -> None:
+    """Where serving hurts, here: memory before and after loading and by input, TTFT by length with a fit, a queue of five people.
+
+    \b
+    Examples:
+      ridgeline bench feel smollm2
+      ridgeline bench feel smollm2 --lengths 128,256,512 --users 8
+    """
+    from ridgeline.bench.feel import FeelOptions, render, run
+    from ridgeline.cli.output import note, print_json
+
+    sizes = tuple(_count("--lengths")(part) for part in lengths.split(","))
+    options = args.load_options(
+        model, max_model_len=max(2, *(n + 1 for n in sizes), prompt + output), threads=threads, kv_cache_dtype=kv_cache_dtype,
+        block_size=16, backend="cpu", isa="auto", max_num_seqs=max(1, users),
+    )  # fmt: skip
+    report = run(FeelOptions(options, sizes, users, prompt, output), note)
+    if json:
+        print_json(report.as_json())
+    else:
+        print(render(report))
+
+
 def register(bench: typer.Typer) -> None:
-    """Add the command to `ridgeline bench`."""
+    """Add the commands to `ridgeline bench`."""
     bench.command("predict")(predict)
+    bench.command("feel")(feel)

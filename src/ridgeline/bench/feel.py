@@ -1,0 +1,162 @@
+"""Where serving hurts, on this machine: memory before and after loading and by input, and five people who wait for one another.
+
+Rows 124 to 126 of the acceptance table. All of it is measured in this process; nothing is compared with other machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import numpy as np
+
+from ridgeline.bench.drive import drive
+from ridgeline.bench.machine_load import cpu_time
+from ridgeline.bench.workloads import Job, Lengths, OpenLoop, Tokens
+from ridgeline.engine.loader import LoadedModel, load, make_core
+from ridgeline.errors import UserError
+from ridgeline.options import Options
+
+Say = Callable[[str], None]
+BAR = 46
+
+
+@dataclass(frozen=True, slots=True)
+class FeelOptions:
+    """lengths: tokens of the prompts, rising, at least three for the fit; users: who ask at the same moment, each `prompt` tokens in and
+    `output` out."""
+
+    options: Options
+    lengths: tuple[int, ...] = (128, 512, 1024, 2048)
+    users: int = 5
+    prompt: int = 256
+    output: int = 64
+
+    def __post_init__(self) -> None:
+        rising = all(a < b for a, b in zip(self.lengths, self.lengths[1:], strict=False))
+        if len(self.lengths) < 3 or not rising or self.lengths[0] < 1:
+            text = ",".join(map(str, self.lengths))
+            raise UserError(f"--lengths is {text}: at least three rising numbers of tokens are needed", field="--lengths", value=text)
+        for name, value in (("--users", self.users), ("--prompt", self.prompt), ("--output", self.output)):
+            if not 1 <= value <= 4096:
+                raise UserError(f"{name} is {value}, must be from 1 to 4096", field=name, value=value, limit=(1, 4096))
+
+
+@dataclass(frozen=True, slots=True)
+class LengthRow:
+    """A prompt of so many tokens: seconds to its first token, resident bytes of the process after it, KV bytes it holds."""
+
+    tokens: int
+    ttft_s: float
+    resident_bytes: int
+    kv_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One person: seconds in the queue, until the first token, and until the answer was whole, all from the moment of asking."""
+
+    name: str
+    queue_s: float
+    first_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FeelReport:
+    """ttft_fit: a, b, c of a + b n + c n^2 seconds. others: share of the processors that others had meanwhile, steal included."""
+
+    model: str
+    threads: int
+    before_bytes: int
+    loaded_bytes: int
+    weights_bytes: int
+    load_s: float
+    rows: tuple[LengthRow, ...]
+    ttft_fit: tuple[float, float, float]
+    one_by_one: tuple[Waiting, ...]
+    together: tuple[Waiting, ...]
+    others: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run(asked: FeelOptions, say: Say = lambda line: None) -> FeelReport:
+    """Raises `UserError` for a model that cannot be loaded or prompts that do not fit."""
+    before, begun = resident_bytes(), cpu_time()
+    model = load(asked.options)
+    loaded = resident_bytes()
+    say("prompts of rising length")
+    drive(make_core(model), model.text, OpenLoop("warm", [Job("w", 0.0, Tokens(1).fresh(asked.lengths[0]), 4)]), sleep)
+    rows = tuple(_length(model, n) for n in asked.lengths)
+    c, b, a = np.polyfit([r.tokens for r in rows], [r.ttft_s for r in rows], 2)
+    say(f"{asked.users} people, one after the other, then together")
+    alone, together = (_people(model, asked, seqs) for seqs in (1, max(2, asked.users)))
+    during = cpu_time() - begun
+    return FeelReport(
+        model.plan.model, model.plan.threads, before, loaded, int(getattr(model.program, "weight_bytes", 0)), model.load_s, rows,
+        (float(a), float(b), float(c)), alone, together, during.steal + during.others,
+    )  # fmt: skip
+
+
+def _length(model: LoadedModel, tokens: int) -> LengthRow:
+    done = drive(make_core(model), model.text, OpenLoop("one", [Job("r", 0.0, Tokens(2).fresh(tokens), 1)]), sleep)
+    per_token = model.plan.kv_bytes / max(1, model.plan.blocks[0] * model.plan.block_size)
+    return LengthRow(tokens, done.lives[0].first_s, resident_bytes(), round(tokens * per_token))
+
+
+def _people(model: LoadedModel, asked: FeelOptions, seqs: int) -> tuple[Waiting, ...]:
+    """All ask at once; the engine takes `seqs` of them at a time."""
+    core = make_core(replace(model, plan=replace(model.plan, max_num_seqs=seqs)), prefix_caching=False)
+    tokens, lengths = Tokens(3), Lengths(asked.prompt, asked.output)
+    jobs = [Job(f"user {i + 1}", 0.0, tokens.fresh(lengths.prompt), lengths.output) for i in range(asked.users)]
+    done = drive(core, model.text, OpenLoop("people", jobs), sleep)
+    return tuple(Waiting(live.job.id, live.admitted_s, live.first_s, live.end_s) for live in done.lives)
+
+
+def resident_bytes(path: Path = Path("/proc/self/statm")) -> int:
+    """Of this process, now; 0 where the system does not say."""
+    try:
+        return int(path.read_text("utf8").split()[1]) * 4096
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def render(report: FeelReport) -> str:
+    """For people, with bars."""
+    grown = report.loaded_bytes - report.before_bytes
+    lines = [
+        f"{report.model}, {report.threads} threads; others had {report.others:.0%} of the processors\n",
+        f"memory  before loading {_mb(report.before_bytes)}, after {_mb(report.loaded_bytes)}: {_mb(grown)} more, of it weights"
+        f" {_mb(report.weights_bytes)}",
+        "", "prompt  TTFT s   resident     its KV",
+    ]  # fmt: skip
+    most = max(r.ttft_s for r in report.rows)
+    for r in report.rows:
+        bar = "#" * max(1, round(BAR * r.ttft_s / most))
+        lines.append(f"{r.tokens:6}  {r.ttft_s:6.3f}  {_mb(r.resident_bytes):>9}  {_mb(r.kv_bytes):>9}  {bar}")
+    a, b, c = report.ttft_fit
+    lines.append(f"fit: {a * 1e3:.1f} ms + {b * 1e6:.1f} us n + {c * 1e9:.2f} ns n^2\n")
+    for title, people in (("one after the other", report.one_by_one), ("together", report.together)):
+        lines += _queue(title, people, max(w.end_s for w in report.one_by_one))
+    saved = report.one_by_one[-1].first_s / max(1e-9, report.together[-1].first_s)
+    lines.append(f"the last one's first word comes {saved:.1f}x sooner when they are served together")
+    return "\n".join(lines)
+
+
+def _queue(title: str, people: Sequence[Waiting], whole_s: float) -> list[str]:
+    """Dots: waiting; #: reading the prompt; =: answering."""
+    lines = [f"{title}: . waits, # prompt is read, = answer comes"]
+    for w in people:
+        wait, read, answer = (round(BAR * s / whole_s) for s in (w.queue_s, w.first_s - w.queue_s, w.end_s - w.first_s))
+        lines.append(f"{w.name:>8} {w.queue_s:6.2f} s {'.' * wait}{'#' * max(1, read)}{'=' * answer}")
+    lines.append(f"         the last waits {people[-1].queue_s:.2f} s, all is done after {max(w.end_s for w in people):.2f} s\n")
+    return lines
+
+
+def _mb(count: float) -> str:
+    return f"{count / 1e6:.1f} MB"
