@@ -27,13 +27,14 @@ from ridgeline.cli import main, plan_page
 from ridgeline.errors import UserError
 from ridgeline.planner.catalog import find_model, models
 from ridgeline.planner.hardware import Machine, devices, find_device
+from ridgeline.planner.ledger import Offer
 from ridgeline.planner.load import Traffic
 from ridgeline.planner.price import TokenPrices
 from ridgeline.planner.question import Question, setup_for
 from ridgeline.planner.question_text import READERS, question_of, texts_of
 from ridgeline.planner.search import Goal
 from ridgeline.planner.setup import host_device
-from ridgeline.planner.sheet import calibrated_points, operating_points, parse_providers, providers_beside
+from ridgeline.planner.sheet import calibrated_points, offers_of, operating_points, providers_beside
 from ridgeline.server.gate import GateRules
 from ridgeline.server.keys import load_keys
 from ridgeline.server.plan_app import plan_app
@@ -143,17 +144,17 @@ def test_presets_fill_what_was_not_said() -> None:
 
 def test_provider_rows_stand_beside_our_own() -> None:
     """Row 13. Cached tokens are part of the prompt: 2006 with 1920 cached and 300 out at 2.50/1.25/10.00 are 0.005615 USD (PL-04)."""
-    rows = parse_providers("big: one:2.50:1.25:10.00; mini:0.15:0.075:0.60;")
-    assert rows[0] == ("big: one", TokenPrices(Decimal("2.50"), Decimal("1.25"), Decimal("10.00")))
+    rows = offers_of("big: one=2.50/1.25/10.00; mini=0.15/0.075/0.60;")
+    assert rows[0] == Offer("big: one", TokenPrices(Decimal("2.50"), Decimal("1.25"), Decimal("10.00")))
     goal = Goal(2006, traffic=Traffic(5.0, 2006, 300, 1920))
     found = providers_beside({"usd_per_mtok": 1.0}, goal, 300, rows)
     assert [r["name"] for r in found] == ["own", "big: one", "mini"]
     assert found[1]["usd_per_request"] == 0.005615 and found[0]["usd_per_request"] == 0.0003
     assert found[1]["times_own"] == pytest.approx(0.005615 / 0.0003)
     assert providers_beside({"usd_per_mtok": None}, goal, 300, rows)[1]["times_own"] is None
-    for bad in ("x", "x:1:2", ":1:2:3", "x:1:2:nan", "x:-1:2:3", "x:1:2:inf", ";".join(["x:1:2:3"] * 13)):
-        with pytest.raises(UserError, match="provider row"):
-            parse_providers(bad)
+    for bad in ("x", "x=1", "=1/2/3", "x=1/2/nan", "x=-1/2/3", "x=1/2/inf", ";".join(["x=1/2/3"] * 13), "x" * 2001):
+        with pytest.raises(UserError, match="provider"):
+            offers_of(bad)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +338,7 @@ def test_presets_ranking_and_providers_in_a_browser(browser: Any) -> None:
             page.fill("#" + name, value)
         page.click("#add_provider button")
         page.wait_for_selector("#providers tr:has-text('mini')")
-        assert "providers=mini%3A0.15%3A0.075%3A0.60" in page.url
+        assert "providers=mini%3D0.15%2F0.075%2F0.60" in page.url
         shot(page, "plan-premium")
         page.click("[aria-label='Remove mini']")
         page.wait_for_selector("#providers tr:has-text('mini')", state="detached")

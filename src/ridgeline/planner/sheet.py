@@ -15,7 +15,8 @@ from ridgeline.errors import UserError
 from ridgeline.graph.step import Span
 from ridgeline.planner.calibration import Calibration
 from ridgeline.planner.deployment import Deployment
-from ridgeline.planner.price import TokenPrices, bill, rounded
+from ridgeline.planner.ledger import Compared, Offer, compare, offer
+from ridgeline.planner.price import TokenPrices, rounded
 from ridgeline.planner.search import Goal
 from ridgeline.planner.setup import Setup
 
@@ -88,32 +89,18 @@ def in_force(setup: Setup) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def parse_providers(text: str) -> list[tuple[str, TokenPrices]]:
-    """ "name:in:cached:out; ..." in USD per million tokens. Raises `UserError` naming the row."""
+def offers_of(text: str) -> list[Offer]:
+    """"NAME=IN/CACHED/OUT; ..." in USD per million tokens. Raises `UserError` naming the row."""
     if len(text) > MAX_PROVIDERS_TEXT:
         limit = MAX_PROVIDERS_TEXT
         raise UserError(f"provider rows of {len(text)} characters, at most {limit}", field="--providers", value=len(text), limit=limit)
-    found = []
-    for row in (r.strip() for r in text.split(";")):
-        if not row:
-            continue
-        name, *numbers = row.rsplit(":", 3)
-        try:
-            values = [Decimal(n.strip()) for n in numbers]
-        except ArithmeticError:
-            values = []
-        if len(values) != 3 or not name.strip() or any(not v.is_finite() or not 0 <= v <= 10**6 for v in values):
-            raise UserError(
-                f"provider row {row!r} must be name:input:cached:output in USD per million tokens", field="--providers", value=row,
-                remedy="for example mini:0.15:0.075:0.60",
-            )  # fmt: skip
-        found.append((name.strip()[:60], TokenPrices(*values)))
+    found = [offer(row, "--providers") for row in text.split(";") if row.strip()]
     if len(found) > MAX_PROVIDERS:
         raise UserError(f"{len(found)} provider rows, at most {MAX_PROVIDERS}", field="--providers", value=len(found), limit=MAX_PROVIDERS)
     return found
 
 
-def providers_beside(document: Mapping[str, Any], goal: Goal, output: int, rows: Sequence[tuple[str, TokenPrices]]) -> list[dict[str, Any]]:
+def providers_beside(document: Mapping[str, Any], goal: Goal, output: int, rows: Sequence[Offer]) -> list[dict[str, Any]]:
     """Our own row first, then each provider's, with the price of one request of this size. Own: None where the plan has no price."""
     cached = goal.traffic.cached if goal.traffic else 0
     kinds, flat = document.get("usd_per_mtok_by_kind"), document["usd_per_mtok"]
@@ -122,15 +109,17 @@ def providers_beside(document: Mapping[str, Any], goal: Goal, output: int, rows:
         own = TokenPrices(*(Decimal(str(kinds[k])) for k in ("input", "cached", "output")))
     elif flat is not None:
         own = TokenPrices(Decimal(0), Decimal(0), Decimal(str(flat)))
-    each = None if own is None else bill(own, goal.context, cached, output)
-    found = [_price_row("own", own, each, each, "by device time" if kinds else "output tokens carry the whole cost")]
-    return found + [_price_row(name, prices, bill(prices, goal.context, cached, output), each, "given") for name, prices in rows]
+    label = "by device time" if kinds else "output tokens carry the whole cost"
+    if own is None:
+        unpriced: dict[str, Any] = dict.fromkeys(("input", "cached", "output", "usd_per_request", "times_own"))
+        unpriced |= {"name": "own", "label": label}
+        return [unpriced, *(_price_row(c, "given") | {"times_own": None} for c in compare(list(rows), goal.context, cached, output, 0))]
+    found = compare([Offer("own", own), *rows], goal.context, cached, output, 0)
+    return [_price_row(c, label if i == 0 else "given") for i, c in enumerate(found)]
 
 
-def _price_row(name: str, prices: TokenPrices | None, each: Decimal | None, own: Decimal | None, label: str) -> dict[str, Any]:
-    ratio = each / own if each is not None and own else None
+def _price_row(c: Compared, label: str) -> dict[str, Any]:
     return {
-        "name": name, "input": rounded(prices.input) if prices else None, "cached": rounded(prices.cached) if prices else None,
-        "output": rounded(prices.output) if prices else None, "usd_per_request": rounded(each, 9),
-        "times_own": None if ratio is None else float(ratio), "label": label,
+        "name": c.name, "input": rounded(c.prices.input), "cached": rounded(c.prices.cached), "output": rounded(c.prices.output),
+        "usd_per_request": rounded(c.usd_per_request, 9), "times_own": None if c.ratio is None else float(c.ratio), "label": label,
     }  # fmt: skip

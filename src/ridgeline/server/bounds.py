@@ -11,7 +11,8 @@ class Bounds:
 
     header: request line and headers; body: one request; messages, tools, prompts: entries of these lists; n: choices of one prompt;
     samples: choices of all prompts of one request together; queue: choices waiting or running in the whole server;
-    top_logprobs: alternatives per token; bias: logit_bias entries; schema: bytes of a JSON schema, regex or grammar.
+    top_logprobs: alternatives per token; bias: logit_bias entries; stop_ids, allowed_ids: entries of stop_token_ids and allowed_token_ids;
+    detokenize: ids of one /detokenize, at least the model length; schema: bytes of a JSON schema, regex or grammar.
     head_s: from the connection to the end of the headers; body_s: pause within a body; write_s: a reader that takes nothing;
     idle_s: a kept-alive connection without a request; drain_s: from SIGTERM to the end of what is running.
     """
@@ -26,6 +27,9 @@ class Bounds:
     queue: int = 1024
     top_logprobs: int = 20
     bias: int = 1024
+    stop_ids: int = 1024
+    allowed_ids: int = 1 << 18
+    detokenize: int = 1 << 17
     schema: int = 256 << 10
     head_s: float = 30.0
     body_s: float = 60.0

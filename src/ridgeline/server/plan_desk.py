@@ -25,7 +25,7 @@ from ridgeline.planner.question import Question, asked_of, goal_of, options_of, 
 from ridgeline.planner.question_text import MAX_CONTEXT, question_of
 from ridgeline.planner.report import plan_document
 from ridgeline.planner.setup import Setup
-from ridgeline.planner.sheet import in_force, parse_providers, providers_beside
+from ridgeline.planner.sheet import in_force, offers_of, providers_beside
 from ridgeline.planner.tables import folded
 from ridgeline.server import plan_figures
 from ridgeline.server.plan_words import lines, verdict
@@ -113,7 +113,7 @@ class Desk:
     def sheet(self, texts: Mapping[str, str], width: float, providers: str = "") -> dict[str, Any]:
         """One plan: document, lines, figures, formulas, the terms in force. Raises `UserError` naming the option."""
         asked = self._question(texts)
-        rows = parse_providers(providers)
+        rows = offers_of(providers)
         chosen = preset_of(asked)
         goal, wanted = goal_of(asked, chosen), asked_of(asked, chosen)
         setup, why = fitted_or_not(self._setup(asked))

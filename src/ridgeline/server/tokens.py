@@ -11,6 +11,7 @@ from ridgeline.errors import UserError
 from ridgeline.server.body import parse, read, warning_header
 from ridgeline.server.openai.common import json_response, state_of
 from ridgeline.server.prompts import text_ids
+from ridgeline.server.schemas.sampling import check_count
 from ridgeline.server.schemas.tokens import DetokenizeBody, TokenizeBody
 from ridgeline.server.state import State
 from ridgeline.server.talk import Talk, render
@@ -57,6 +58,7 @@ def _detokenize(state: State, raw: bytes) -> tuple[dict[str, Any], list[str]]:
     body, warnings = parse(raw, DetokenizeBody)
     served = state.served
     served.require(body.model)
+    check_count("tokens", body.tokens, max(state.bounds.detokenize, served.limits.max_model_len))
     wrong = next((i for i in body.tokens if not 0 <= i < served.limits.vocab), None)
     if wrong is not None:
         text = f"tokens holds id {wrong}, ids go from 0 to {served.limits.vocab - 1}"

@@ -26,7 +26,7 @@ function query() {
     const other = kinds.includes(field.name) ? field.name : field.name === "cached" ? "rate" : "";
     if (value && (!other || other === kind())) found.set(field.name, value);
   }
-  if (providers.length) found.set("providers", providers.map((row) => row.join(":")).join(";"));
+  if (providers.length) found.set("providers", providers.map(([name, ...prices]) => `${name}=${prices.join("/")}`).join(";"));
   return found;
 }
 
@@ -41,8 +41,8 @@ function restore() {
   }
   ask.elements.kind.value = kinds.find((k) => given.get(k)) ?? "users";
   providers = (given.get("providers") ?? "").split(";").filter(Boolean).map((row) => {
-    const parts = row.split(":");
-    return [parts.slice(0, -3).join(":"), ...parts.slice(-3)];
+    const [name, prices] = row.split("=");
+    return [name, ...(prices ?? "").split("/")];
   });
   if (!given.get("model")) ask.elements.model.value = choices.first_model;
   if (!given.get("device")) ask.elements.device.value = given.get("workshop") ? "" : choices.first_device;
@@ -349,7 +349,7 @@ $("table_part").addEventListener("toggle", () => { if ($("table_part").open && c
 $("reset").addEventListener("click", () => { location.search = ""; });
 $("add_provider").addEventListener("submit", (event) => {
   event.preventDefault();
-  const made = ["p_name", "p_input", "p_cached", "p_output"].map((id) => $(id).value.trim().replaceAll(/[;:]/g, " "));
+  const made = ["p_name", "p_input", "p_cached", "p_output"].map((id) => $(id).value.trim().replaceAll(/[;=/]/g, " "));
   if (!made[0]) { $("p_name").focus(); return; }
   providers.push([made[0], ...made.slice(1).map((v) => v || "0")]);
   for (const id of ["p_name", "p_input", "p_cached", "p_output"]) $(id).value = "";

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 from ridgeline.errors import UserError
@@ -83,6 +83,8 @@ def sampling_params(
         text = f"max_tokens is {max_tokens}, the model length is {max_model_len} (prompt and answer together)"
         raise UserError(text, field="max_tokens", value=max_tokens, limit=max_model_len)
     check_top("prompt_logprobs", body.prompt_logprobs, bounds)
+    check_count("stop_token_ids", body.stop_token_ids, bounds.stop_ids)
+    check_count("allowed_token_ids", body.allowed_token_ids, bounds.allowed_ids)
     given = {name: getattr(body, name) for name in _SAME if getattr(body, name) is not None}
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     return SamplingParams(
@@ -100,12 +102,16 @@ def check_top(name: str, value: int | None, bounds: Bounds) -> None:
         raise UserError(text, field=name, value=value, limit=bounds.top_logprobs)
 
 
+def check_count(name: str, given: Sized | None, limit: int) -> None:
+    """No list is longer than its bound."""
+    if given is not None and len(given) > limit:
+        raise UserError(f"{name} has {len(given)} entries, at most {limit}", field=name, value=len(given), limit=limit)
+
+
 def _bias(given: Mapping[str, float] | None, bounds: Bounds) -> tuple[tuple[int, float], ...]:
     if not given:
         return ()
-    if len(given) > bounds.bias:
-        text = f"logit_bias has {len(given)} entries, at most {bounds.bias}"
-        raise UserError(text, field="logit_bias", value=len(given), limit=bounds.bias)
+    check_count("logit_bias", given, bounds.bias)
     pairs = []
     for key, value in given.items():
         if not (key.isascii() and key.isdigit() and len(key) <= 10) or not math.isfinite(value):
