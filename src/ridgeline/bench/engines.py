@@ -35,7 +35,8 @@ class Wish:
 class Engine:
     """One engine. programs: names looked for on PATH; module: a Python module that is enough instead.
 
-    command: arguments after the program; prefix: of its API; ready: the path that answers 200 once it serves.
+    command: arguments after the program; prefix: of its API; ready: the path that answers 200 once it serves; script: our own file that a
+    Python with `module` runs, for a library that has no server; --engine-path is that Python then.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Engine:
     version: tuple[str, ...] = ("--version",)
     prefix: str = "/v1"
     ready: str = "/health"
+    script: str | None = None
 
 
 def _ridgeline(w: Wish) -> list[str]:
@@ -78,11 +80,16 @@ def _sglang(w: Wish) -> list[str]:
     ]  # fmt: skip
 
 
-def _openvino(w: Wish) -> list[str]:
+def _ovms(w: Wish) -> list[str]:
     return [
         "--rest_port", str(w.port), "--rest_bind_address", "127.0.0.1", "--model_name", "model", "--model_path", w.file,
         "--task", "text_generation", "--max_num_seqs", str(w.seqs), "--enable_prefix_caching", "true",
     ]  # fmt: skip
+
+
+def _openvino(w: Wish) -> list[str]:
+    cache_gb = 1 + (w.context * w.seqs >> 16)
+    return [w.file, "--port", str(w.port), "--threads", str(w.threads), "--max-num-seqs", str(w.seqs), "--cache-size", str(cache_gb)]
 
 
 def _transformers(w: Wish) -> list[str]:
@@ -94,8 +101,9 @@ ENGINES: Mapping[str, Engine] = {e.name: e for e in (
     Engine("llama.cpp", ("llama-server",), None, _llama, lambda w: Path(w.file).name, "build llama.cpp, or give --engine-path FILE"),
     Engine("vllm", ("vllm",), None, _vllm, lambda w: w.file, "pip install vllm"),
     Engine("sglang", (), "sglang.launch_server", _sglang, lambda w: w.file, "pip install sglang", version=()),
-    Engine("openvino", ("ovms",), None, _openvino, lambda w: "model", "install OpenVINO Model Server (ovms)", prefix="/v3",
-           ready="/v2/health/ready"),
+    Engine("openvino", (), "openvino_genai", _openvino, lambda w: w.file, "pip install openvino-genai, and name its Python: --engine-path",
+           ("-c", "import openvino_genai as g; print('openvino_genai', g.__version__)"), script="engines_openvino.py"),
+    Engine("ovms", ("ovms",), None, _ovms, lambda w: "model", "install OpenVINO Model Server", prefix="/v3", ready="/v2/health/ready"),
     Engine("transformers", ("transformers",), None, _transformers, lambda w: w.file, 'pip install "transformers[serving]"', ("version",)),
 )}  # fmt: skip
 
@@ -116,16 +124,29 @@ def program(e: Engine, path: str | None = None) -> list[str]:
         file = Path(path).expanduser()
         if not file.is_file() or not os.access(file, os.X_OK):
             raise UserError(f"--engine-path {path}: not a program", field="--engine-path", value=path, remedy="give the executable")
-        return [str(file)]
+        return [str(file), *_script(e)]
     for name in e.programs:
         found = shutil.which(name)
         if found is not None:
             return [found]
     if e.module is not None and _importable(e.module):
-        return [sys.executable, "-m", e.module]
+        return [sys.executable, *(_script(e) or ["-m", e.module])]
     looked = [*e.programs, *([f"Python module {e.module}"] if e.module else [])]
     text = f"{e.name} is not installed ({' and '.join(looked)} not found), so it was not measured"
     raise UserError(text, field="--engine", value=e.name, remedy=e.install)
+
+
+def _script(e: Engine) -> list[str]:
+    return [] if e.script is None else [str(Path(__file__).with_name(e.script))]
+
+
+def has_module(python: str, module: str) -> bool:
+    """Whether another Python can import it."""
+    try:
+        done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def installed(e: Engine, path: str | None = None) -> bool:
@@ -150,7 +171,8 @@ def version(e: Engine, begin: Sequence[str]) -> str | None:
     if not e.version:
         return None
     try:
-        done = subprocess.run([*begin, *e.version], capture_output=True, text=True, timeout=60, check=False)
+        head = begin if e.script is None else begin[:1]
+        done = subprocess.run([*head, *e.version], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]

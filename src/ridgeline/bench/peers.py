@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import ridgeline.bench.ab as ab
 import ridgeline.bench.engine as engine_bench
 import ridgeline.bench.micro as micro
-from ridgeline.bench.engines import ENGINES, installed, program, version
+from ridgeline.bench.engines import ENGINES, Engine, has_module, installed, program, version
 from ridgeline.bench.serve import run as serve
 from ridgeline.bench.serve_options import ServeOptions, Source
 from ridgeline.errors import FileFormatError, UserError
@@ -31,7 +31,7 @@ _KEPT = ("output tok/s", "TTFT p50", "TPOT p50", "requests/s", "e2e p50")
 
 @dataclass(frozen=True, slots=True)
 class PeersOptions:
-    """models: files or aliases; peer_dirs: where llama-bench, llama-batched-bench and llama-server are looked for before PATH.
+    """models: files or aliases; peer_dirs: where peers' programs, and Pythons that have a peer's library, are looked for before PATH.
 
     repeat: runs of micro and batch; rounds: turns of servers; requests, concurrency: of chat; branches: of agents; seqs: of batch.
     """
@@ -128,6 +128,14 @@ def find(asked: PeersOptions, name: str) -> str | None:
     return shutil.which(name)
 
 
+def path_of(asked: PeersOptions, e: Engine) -> str | None:
+    """Where a peer's server is, None for wherever it is by itself. A library is found by a Python in one of the folders that has it."""
+    if e.script is None:
+        return find(asked, e.programs[0]) if e.programs else None
+    pythons = (str(Path(folder) / "python") for folder in asked.peer_dirs)
+    return next((p for p in pythons if e.module is not None and Path(p).is_file() and has_module(p, e.module)), None)
+
+
 Measured = tuple[list[Row], list[str]]
 
 
@@ -170,7 +178,7 @@ def _servers(asked: PeersOptions, model: str, say: Say, workload: str) -> Measur
     rows: list[Row] = []
     remarks: list[str] = []
     for name, e in ENGINES.items():
-        path = find(asked, e.programs[0]) if e.programs else None
+        path = path_of(asked, e)
         if name == "ridgeline" or not installed(e, path):
             continue
         count, users = (asked.branches, 0) if workload == "agents" else (asked.requests, asked.concurrency)
@@ -225,7 +233,7 @@ def _absent(asked: PeersOptions) -> list[Row]:
     """Engines that are not here: said, never guessed."""
     found = []
     for name, e in ENGINES.items():
-        path = find(asked, e.programs[0]) if e.programs else None
+        path = path_of(asked, e)
         if not installed(e, path):
             try:
                 program(e)
@@ -237,7 +245,7 @@ def _absent(asked: PeersOptions) -> list[Row]:
 def _versions(asked: PeersOptions) -> dict[str, str]:
     found = {}
     for name, e in ENGINES.items():
-        path = find(asked, e.programs[0]) if e.programs else None
+        path = path_of(asked, e)
         if installed(e, path):
             found[name] = version(e, program(e, path)) or "unknown"
     return found
