@@ -136,7 +136,8 @@ def test_bodies_that_are_no_request(server: Running, body: bytes) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{"n": 10**6}, {"best_of": 10**6}, {"prompt": ["x"] * 10**5}, {"prompt": ["x"] * 1000, "n": 100}, {"prompt": []}, {"prompt": [[]]},
+    [{"n": 10**6}, {"stop_token_ids": [1] * 10**5}, {"allowed_token_ids": [1] * 10**6},
+     {"best_of": 10**6}, {"prompt": ["x"] * 10**5}, {"prompt": ["x"] * 1000, "n": 100}, {"prompt": []}, {"prompt": [[]]},
      {"prompt": "x" * 1_000_000}, {"suffix": "x"}, {"prompt": [1, "a"]}, {"prompt": [10**9]}],
 )  # fmt: skip
 def test_one_small_request_cannot_eat_the_machine(server: Running, more: dict[str, Any]) -> None:
@@ -172,6 +173,11 @@ def test_bodies_over_the_limit_are_413_and_the_answer_arrives(server: Running) -
         for _ in range(40):
             sock.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
         assert status(until_closed(sock)) == 413
+
+
+def test_an_endless_list_of_ids_is_not_spelled_out(server: Running) -> None:
+    code, _, got = server.post("/detokenize", {"tokens": [6] * 200_000})
+    assert code == 400 and got["error"]["param"] == "tokens" and server.post("/detokenize", {"tokens": [65] * 10**5})[0] == 200
 
 
 UPGRADES = [

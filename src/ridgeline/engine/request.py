@@ -98,11 +98,12 @@ def prepare(request: EngineRequest, limits: Limits, text: TextSource) -> Request
     stop_ids = frozenset(p.stop_token_ids) if p.ignore_eos else end_ids
     bad_words = text.spellings(p.bad_words) if p.bad_words else ()
     times = RequestTimes()
+    allowed = None if p.allowed_token_ids is None else np.array(p.allowed_token_ids, np.int64)  # once for all choices
 
     def choice(index: int) -> Choice:
         grammar = None if request.grammar is None else request.grammar()
         bans = Bans(
-            limits.vocab, allowed=p.allowed_token_ids, end_ids=end_ids, eos_ids=limits.stop_ids, min_tokens=p.min_tokens,
+            limits.vocab, allowed=allowed, end_ids=end_ids, eos_ids=limits.stop_ids, min_tokens=p.min_tokens,
             bad_words=bad_words, grammar=grammar,
         )  # fmt: skip
         return Choice(request.id, index, p, seed, stop_ids, limits.stop_ids, bans, text.out(p) if p.detokenize else None, times)
