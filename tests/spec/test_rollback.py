@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from ridgeline.engine.masks import Bans
 from ridgeline.engine.request import Limits, RequestState
 from ridgeline.engine.speculate import Speculator
 from ridgeline.engine.stream import joined
+from ridgeline.engine.trace import Trace, replay
 from ridgeline.graph.step import Step
 from ridgeline.kv.manager import CachePolicy
 from ridgeline.sampling.grammar import Grammar, GrammarCompiler, GrammarSpec
@@ -257,3 +259,21 @@ def test_what_a_grammar_forces_is_guessed_and_verified() -> None:
     bound = [c for k, one in asked if k.startswith("schema") for c in one.output().outputs]
     free = [c for k, one in asked if not k.startswith("schema") for c in one.output().outputs]
     assert all(c.accepted_tokens == c.drafted_tokens > 1 for c in bound) and not any(c.drafted_tokens for c in free)
+
+
+def test_a_trace_with_drafts_is_decided_again_and_shows_them(tmp_path: Path) -> None:
+    core = make_core(program(), limits=LIMITS, chunk=40, seqs=9)
+    core.trace = Trace()
+    core.dial(Faults(preempt_every=11))
+    asked = [(kind, ask(core, kind)) for kind in KINDS]
+    guessing(core, asked, 0.6, 4, 3)
+    run(core, *[one for _, one in asked])
+    new = make_core(program(), limits=LIMITS)
+    new.state.faults = Faults(preempt_every=11)
+    pairs = list(replay(core.trace, new.state, core.budget))
+    assert len(pairs) == core.metrics.counts["steps"] and all(recorded == decided for recorded, decided in pairs)
+    core.trace.write(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    guessed = [e for e in events if e["name"] == "decode" and "drafts" in e["args"]]
+    assert guessed and all(e["args"]["new"] == 1 + len(e["args"]["drafts"]) for e in guessed)
+    assert any(isinstance(e["args"]["token"], list) and len(e["args"]["token"]) > 1 for e in guessed)
