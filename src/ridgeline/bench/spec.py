@@ -57,7 +57,8 @@ class SpecBenchOptions:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One number of guesses (0: none; adaptive: up to the most) on one kind of text. speedup: median over answers of their tokens/s over
-    those without guesses; loop_s: mean seconds of a loop, guessing included; predicted_loop_s: from `spec_times` of target and draft."""
+    those without guesses; loop_s: mean seconds of a loop, guessing included; predicted_loop_s: from `spec_times` of target and draft;
+    predicted_over_measured: median over loops, which a disturbed one does not move."""
 
     domain: str
     drafts: int
@@ -69,6 +70,7 @@ class Row:
     tokens_per_step: float
     loop_s: float
     predicted_loop_s: float
+    predicted_over_measured: float
     best: bool = False
 
 
@@ -238,7 +240,7 @@ class _Bench:
         drafts, adaptive = setting
         every = [a for each in runs for a in each if a.steps]
         if not every:
-            return Row(domain, drafts, adaptive, 0, 0.0, 0.0, None, 0.0, 0.0, 0.0)
+            return Row(domain, drafts, adaptive, 0, 0.0, 0.0, None, 0.0, 0.0, 0.0, 0.0)
         speed = [median(a.tok_s for a in one) / max(1e-9, median(a.tok_s for a in base)) for one, base in zip(runs, plain, strict=True)]
         drafted, steps = sum(a.drafted for a in every), sum(a.steps for a in every)
         tokens, seconds = sum(len(a.tokens) - 1 for a in every), sum(a.seconds for a in every)
@@ -247,7 +249,8 @@ class _Bench:
         predicted = [t + self._glue_s * n for a in every for t, n in zip(a.predicted, a.draws, strict=True)]
         accepted = sum(a.accepted for a in every) / drafted if drafted else None
         count = max(1, len(loops))
-        per_step = tokens / steps, sum(loops) / count, sum(predicted) / count
+        ratio = median(p / t for p, t in zip(predicted, loops, strict=True)) if loops else 0.0
+        per_step = tokens / steps, sum(loops) / count, sum(predicted) / count, ratio
         return Row(domain, drafts, adaptive, len(runs), tokens / seconds, median(speed), accepted, *per_step)
 
 
@@ -255,7 +258,7 @@ def render(report: SpecReport) -> str:
     """Tables for people."""
     head = f"{report.model}: guesses by {report.method}" + (f" {report.draft_model}" if report.draft_model else "")
     lines = [f"{head}; {report.threads} threads, {report.isa}, answers of up to {report.gen} tokens at temperature {report.temperature:g}"]
-    lines.append("one answer at a time, settings in turns; * the best number of guesses; loop: a step with its guessing")
+    lines.append("one answer at a time, settings in turns; * the best number; loop: a step with its guessing, means; the ratio is a median")
     for text in report.texts:
         rows = [r for r in report.rows if r.domain == text.domain]
         lines.append("")
@@ -263,13 +266,13 @@ def render(report: SpecReport) -> str:
         counted = quoting if text.domain in QUOTING else f"{text.answers} answers"
         shares = f"{100 * text.degenerate:.0f}% go in circles, {100 * text.quoted_tokens:.0f}% of tokens quoted"
         lines.append(f"{text.domain}: {counted}; {shares}")
-        lines.append("  guesses  tok/s  speed-up  accepted  tokens/step  loop ms  predicted ms")
+        lines.append("  guesses  tok/s  speed-up  accepted  tokens/step  loop ms  predicted ms  predicted/measured")
         for r in rows:
             name = f"<={r.drafts} adapt" if r.adaptive else str(r.drafts)
             share = "-" if r.acceptance is None else f"{100 * r.acceptance:.0f}%"
             lines.append(
                 f"{'*' if r.best else ' '} {name:>7} {r.tok_s:6.0f} {r.speedup:8.2f}x {share:>9} {r.tokens_per_step:12.2f}"
-                f" {1e3 * r.loop_s:8.2f} {1e3 * r.predicted_loop_s:13.2f}"
+                f" {1e3 * r.loop_s:8.2f} {1e3 * r.predicted_loop_s:13.2f} {r.predicted_over_measured:19.2f}"
             )
     lines.append("")
     lines.append("the words were the same with every setting" if not report.differing else f"{report.differing} ANSWERS DIFFER: a fault")
