@@ -277,7 +277,7 @@ def test_an_ab_of_one_server_with_itself_and_of_a_slower_one(url: str) -> None:
     assert "fast is better" in by["TTFT p50"].sentence and by["TTFT p50"].ratio.value < 1
     found = json.loads(json.dumps(ab_show.document(result), allow_nan=False))
     assert len(documents_of(found, "x")[0].comparisons) == len(result.compared)
-    assert "fast is" in ab_show.render(result)
+    assert "fast is" in ab_show.render(result) and "fast found 0% of prompt tokens in its cache" in ab_show.render(result)
 
 
 def test_failures_weaken_a_comparison_and_it_is_said() -> None:

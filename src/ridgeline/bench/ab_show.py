@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ridgeline.bench.ab import AbResult
-from ridgeline.bench.client_metrics import DEFINITIONS
+from ridgeline.bench.client_metrics import DEFINITIONS, Figures
 from ridgeline.bench.report_json import to_json
 from ridgeline.bench.report_schema import Cell, Comparison, ReportDocument, Setup
 from ridgeline.bench.serve_document import cell_json, machine, now
@@ -32,8 +33,27 @@ def render(result: AbResult) -> str:
             load = c.load
             lines += ["", f"at {load:g} {'sessions/s' if asked.asked.rates else 'at once'} (medians of A and B on the left)"]
         lines.append(f"  {c.a:>10.2f} {c.b:>10.2f}  {c.sentence}")
-    lines += ["", f"method: {METHOD}", *(f"  {k}: {DEFINITIONS[k]}" for k in ("output_tok_s", "ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"))]
+    lines += ["", *hits(result), f"method: {METHOD}", *(f"  {k}: {DEFINITIONS[k]}" for k in ("output_tok_s", "ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"))]
     return "\n".join([*lines, *(f"note: {r}" for r in result.remarks)])
+
+
+def hits(result: AbResult) -> list[str]:
+    """Cached prompt tokens of each side and turn: what explains a difference under workloads that share prefixes."""
+    found = []
+    for name in (result.asked.name_a, result.asked.name_b):
+        cells = [cell.figures for _, n, cell in result.rounds if n == name]
+        turns = [cell.turns for _, n, cell in result.rounds if n == name]
+        whole = _share(cells)
+        if whole is not None:
+            each = [_share([t[i] for t in turns if len(t) > i]) for i in range(max(map(len, turns), default=0))]
+            parts = ", ".join(f"turn {i + 1} {share:.0%}" for i, share in enumerate(each) if share is not None)
+            found.append(f"{name} found {whole:.0%} of prompt tokens in its cache{f' ({parts})' if parts else ''}")
+    return [*found, ""] if found else []
+
+
+def _share(figures: Sequence[Figures]) -> float | None:
+    asked = sum(f.prompt_tokens for f in figures if f.cached_tokens is not None)
+    return sum(f.cached_tokens or 0 for f in figures) / asked if asked else None
 
 
 def document(result: AbResult) -> dict[str, Any]:
@@ -66,7 +86,7 @@ def report(result: AbResult) -> ReportDocument:
         for c in result.compared
     )  # fmt: skip
     title = f"{asked.name_a} against {asked.name_b}: {asked.asked.workload}"
-    return ReportDocument("bench ab", title, setup, comparisons=found, definitions=DEFINITIONS, notes=(METHOD, *result.remarks))
+    return ReportDocument("bench ab", title, setup, comparisons=found, definitions=DEFINITIONS, notes=(METHOD, *(h for h in hits(result) if h), *result.remarks))
 
 
 def _ratio(r: Ratio) -> dict[str, Any]:

@@ -82,9 +82,13 @@ class Reading:
 
 def read_events(pairs: Pairs) -> Iterator[tuple[float, str]]:
     """(time, data) of each server-sent event, at the time of the bytes that completed it. Comments and other fields are left out."""
-    rest, held = b"", list[bytes]()
+    begun, held = list[bytes](), list[bytes]()
     for at, data in pairs:
-        *lines, rest = (rest + data).split(b"\n")
+        if b"\n" not in data:  # a line of many reads is joined once
+            begun.append(data)
+            continue
+        *lines, rest = b"".join([*begun, data]).split(b"\n")
+        begun = [rest] if rest else []
         for line in lines:
             line = line.removesuffix(b"\r")
             if line.startswith(b"data:"):
@@ -92,7 +96,7 @@ def read_events(pairs: Pairs) -> Iterator[tuple[float, str]]:
             elif not line and held:
                 yield at, b"\n".join(held).decode("utf8", "replace")
                 held.clear()
-    if held and not rest:
+    if held and not begun:
         yield pairs[-1][0], b"\n".join(held).decode("utf8", "replace")
 
 
