@@ -9,11 +9,12 @@ from typing import Literal
 from ridgeline.errors import UserError
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-KvDtype = Literal["f32", "bf16", "f16"]
+KvDtype = Literal["f32", "bf16", "f16", "int8", "int4"]
 KV_DTYPE_BYTES: dict[str, int] = {"f32": 4, "bf16": 2, "f16": 2}
 Isa = Literal["portable", "avx2", "avx512"]
 MissReason = Literal["complete", "never_seen", "evicted", "salted", "too_short", "ineligible"]
 MAX_STOPS = 128
+MAX_STOP_CHARACTERS = 1024  # of one stop string or bad word
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,10 @@ class SamplingParams:
             if len(texts) > MAX_STOPS:
                 text = f"{name} holds {len(texts)} strings, at most {MAX_STOPS}"
                 raise UserError(text, field=name, value=len(texts), limit=MAX_STOPS)
+            longest = max(map(len, texts), default=0)
+            if longest > MAX_STOP_CHARACTERS:
+                text = f"{name} holds a string of {longest} characters, at most {MAX_STOP_CHARACTERS}"
+                raise UserError(text, field=name, value=longest, limit=MAX_STOP_CHARACTERS)
         if self.stop and not self.detokenize:
             text = "stop strings are matched on text, detokenize is off"
             raise UserError(text, field="stop", value=self.stop, remedy="switch detokenize on or use stop_token_ids")

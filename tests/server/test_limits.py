@@ -137,6 +137,7 @@ def test_bodies_that_are_no_request(server: Running, body: bytes) -> None:
 @pytest.mark.parametrize(
     "more",
     [{"n": 10**6}, {"stop_token_ids": [1] * 10**5}, {"allowed_token_ids": [1] * 10**6},
+     {"bad_words": ["x" * 2000]}, {"stop": ["x" * 2000]},
      {"best_of": 10**6}, {"prompt": ["x"] * 10**5}, {"prompt": ["x"] * 1000, "n": 100}, {"prompt": []}, {"prompt": [[]]},
      {"prompt": "x" * 1_000_000}, {"suffix": "x"}, {"prompt": [1, "a"]}, {"prompt": [10**9]}],
 )  # fmt: skip
