@@ -33,7 +33,8 @@ def render(result: AbResult) -> str:
             load = c.load
             lines += ["", f"at {load:g} {'sessions/s' if asked.asked.rates else 'at once'} (medians of A and B on the left)"]
         lines.append(f"  {c.a:>10.2f} {c.b:>10.2f}  {c.sentence}")
-    lines += ["", *hits(result), f"method: {METHOD}", *(f"  {k}: {DEFINITIONS[k]}" for k in ("output_tok_s", "ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"))]
+    defined = (f"  {k}: {DEFINITIONS[k]}" for k in ("output_tok_s", "ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"))
+    lines += ["", *hits(result), f"method: {METHOD}", *defined]
     return "\n".join([*lines, *(f"note: {r}" for r in result.remarks)])
 
 
@@ -86,7 +87,8 @@ def report(result: AbResult) -> ReportDocument:
         for c in result.compared
     )  # fmt: skip
     title = f"{asked.name_a} against {asked.name_b}: {asked.asked.workload}"
-    return ReportDocument("bench ab", title, setup, comparisons=found, definitions=DEFINITIONS, notes=(METHOD, *(h for h in hits(result) if h), *result.remarks))
+    notes = (METHOD, *(h for h in hits(result) if h), *result.remarks)
+    return ReportDocument("bench ab", title, setup, comparisons=found, definitions=DEFINITIONS, notes=notes)
 
 
 def _ratio(r: Ratio) -> dict[str, Any]:
