@@ -34,7 +34,7 @@ from ridgeline.planner.question import Question, setup_for
 from ridgeline.planner.question_text import READERS, question_of, texts_of
 from ridgeline.planner.search import Goal
 from ridgeline.planner.setup import host_device
-from ridgeline.planner.sheet import calibrated_points, offers_of, operating_points, providers_beside
+from ridgeline.planner.sheet import calibrated_points, fewer_kv_heads, offers_of, operating_points, providers_beside
 from ridgeline.server.gate import GateRules
 from ridgeline.server.keys import load_keys
 from ridgeline.server.plan_app import plan_app
@@ -134,6 +134,20 @@ def test_a_calibrated_host_shows_what_was_measured() -> None:
         desk().sheet({"model": "Qwen2.5-0.5B", "device": "this host"}, 640)
 
 
+def test_a_fifth_of_the_kv_heads() -> None:
+    """Row 46: 40 heads to 8, and both effects: smaller sequences, and more of them."""
+    plan = {"model": "Llama-2-13B", "device": "H100 SXM 80", "context": "1024"}
+    before = desk().sheet(plan, 640)
+    assert before["in_force"]["fewer_kv_heads"] == 8
+    after = desk().sheet({**plan, "kv_heads": "8"}, 640)
+    assert before["document"]["kv_bytes_per_sequence"] == 5 * after["document"]["kv_bytes_per_sequence"] == 838_860_800
+    assert after["document"]["batch"] > before["document"]["batch"] and after["document"]["max_users"] > 5 * before["document"]["max_users"]
+    assert any("accuracy needs an evaluation" in n for n in after["document"]["notes"])
+    for name in ("DeepSeek-V3 /", "Gemma-3-270M"):
+        assert fewer_kv_heads(find_model(name)) is None
+    assert fewer_kv_heads(find_model("Llama-3.1-8B")) == 1
+
+
 def test_presets_fill_what_was_not_said() -> None:
     found = desk().sheet({"model": "Mistral-7B-v0.3", "device": "H100 SXM 80", "preset": "async-agent"}, 640)
     assert (found["in_force"]["context"], found["in_force"]["output"], found["in_force"]["itl"]) == (16384, 1024, 0.050)
@@ -150,6 +164,8 @@ def test_provider_rows_stand_beside_our_own() -> None:
     found = providers_beside({"usd_per_mtok": 1.0}, goal, 300, rows)
     assert [r["name"] for r in found] == ["own", "big: one", "mini"]
     assert found[1]["usd_per_request"] == 0.005615 and found[0]["usd_per_request"] == 0.0003
+    monthly = providers_beside({"usd_per_mtok": 1.0}, goal, 300, rows, 1000)[1]["usd_per_month"]
+    assert monthly == pytest.approx(0.005615 * 1000 * 730 / 24, abs=0.01) and found[1]["usd_per_month"] == 0
     assert found[1]["times_own"] == pytest.approx(0.005615 / 0.0003)
     assert providers_beside({"usd_per_mtok": None}, goal, 300, rows)[1]["times_own"] is None
     for bad in ("x", "x=1", "=1/2/3", "x=1/2/nan", "x=-1/2/3", "x=1/2/inf", ";".join(["x=1/2/3"] * 13), "x" * 2001):
@@ -340,6 +356,9 @@ def test_presets_ranking_and_providers_in_a_browser(browser: Any) -> None:
         page.wait_for_selector("#providers tr:has-text('mini')")
         assert "providers=mini%3D0.15%2F0.075%2F0.60" in page.url
         shot(page, "plan-premium")
+        page.fill("[name=model]", "Llama-2-13B")
+        page.click("#fewer:has-text('Try 8 KV heads')")
+        page.wait_for_selector("#numbers tr:has-text('KV per token'):has-text('163,840 B'):has-text('819,200 B')")
         page.click("[aria-label='Remove mini']")
         page.wait_for_selector("#providers tr:has-text('mini')", state="detached")
     assert faults == []

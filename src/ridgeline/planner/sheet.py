@@ -15,6 +15,7 @@ from ridgeline.errors import UserError
 from ridgeline.graph.step import Span
 from ridgeline.planner.calibration import Calibration
 from ridgeline.planner.deployment import Deployment
+from ridgeline.planner.facts import ModelFacts
 from ridgeline.planner.ledger import Compared, Offer, compare, offer
 from ridgeline.planner.price import TokenPrices, rounded
 from ridgeline.planner.search import Goal
@@ -86,7 +87,15 @@ def in_force(setup: Setup) -> dict[str, Any]:
         "price_sources": device.price_sources, "math": setup.chosen_math, "peaks": dict(device.tflops),
         "weight_dtype": setup.form.name if setup.form else "as stored", "kv_heads": setup.facts.kv_heads,
         "device": device.name, "spec_source": device.spec_source, "model": setup.facts.name, "max_context": setup.facts.max_context,
+        "fewer_kv_heads": fewer_kv_heads(setup.facts) if setup.facts.source.startswith("models.csv") else None,
     }  # fmt: skip
+
+
+def fewer_kv_heads(facts: ModelFacts) -> int | None:
+    """A fifth of the KV heads or the next fewer that divides the query heads (row 46: 40 to 8); None where there is nothing to share."""
+    if not facts.heads or facts.kv_heads < 5 or any(k.cache.v_aliases_k for k in facts.kept):
+        return None
+    return next(n for n in range(facts.kv_heads // 5, 0, -1) if facts.heads % n == 0)
 
 
 def offers_of(text: str) -> list[Offer]:
@@ -100,8 +109,11 @@ def offers_of(text: str) -> list[Offer]:
     return found
 
 
-def providers_beside(document: Mapping[str, Any], goal: Goal, output: int, rows: Sequence[Offer]) -> list[dict[str, Any]]:
-    """Our own row first, then each provider's, with the price of one request of this size. Own: None where the plan has no price."""
+def providers_beside(
+    document: Mapping[str, Any], goal: Goal, output: int, rows: Sequence[Offer], per_day: int = 0
+) -> list[dict[str, Any]]:
+    """Our own row first, then each provider's, with the price of one request of this size and of a month of `per_day` of them. Own: None
+    where the plan has no price."""
     cached = goal.traffic.cached if goal.traffic else 0
     kinds, flat = document.get("usd_per_mtok_by_kind"), document["usd_per_mtok"]
     own = None
@@ -111,15 +123,17 @@ def providers_beside(document: Mapping[str, Any], goal: Goal, output: int, rows:
         own = TokenPrices(Decimal(0), Decimal(0), Decimal(str(flat)))
     label = "by device time" if kinds else "output tokens carry the whole cost"
     if own is None:
-        unpriced: dict[str, Any] = dict.fromkeys(("input", "cached", "output", "usd_per_request", "times_own"))
+        unpriced: dict[str, Any] = dict.fromkeys(("input", "cached", "output", "usd_per_request", "usd_per_month", "times_own"))
         unpriced |= {"name": "own", "label": label}
-        return [unpriced, *(_price_row(c, "given") | {"times_own": None} for c in compare(list(rows), goal.context, cached, output, 0))]
-    found = compare([Offer("own", own), *rows], goal.context, cached, output, 0)
+        theirs = compare(list(rows), goal.context, cached, output, per_day)
+        return [unpriced, *(_price_row(c, "given") | {"times_own": None} for c in theirs)]
+    found = compare([Offer("own", own), *rows], goal.context, cached, output, per_day)
     return [_price_row(c, label if i == 0 else "given") for i, c in enumerate(found)]
 
 
 def _price_row(c: Compared, label: str) -> dict[str, Any]:
     return {
         "name": c.name, "input": rounded(c.prices.input), "cached": rounded(c.prices.cached), "output": rounded(c.prices.output),
-        "usd_per_request": rounded(c.usd_per_request, 9), "times_own": None if c.ratio is None else float(c.ratio), "label": label,
+        "usd_per_request": rounded(c.usd_per_request, 9), "usd_per_month": rounded(c.usd_per_month, 2),
+        "times_own": None if c.ratio is None else float(c.ratio), "label": label,
     }  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import UserError
+from ridgeline.options import parse_count
 from ridgeline.planner.calibration import Calibration
 from ridgeline.planner.catalog import find_model, models
 from ridgeline.planner.explain import explain
@@ -110,10 +111,10 @@ class Desk:
 
     # --- answers ----------------------------------------------------------------------------------------------------------------
 
-    def sheet(self, texts: Mapping[str, str], width: float, providers: str = "") -> dict[str, Any]:
+    def sheet(self, texts: Mapping[str, str], width: float, providers: str = "", per_day: str = "") -> dict[str, Any]:
         """One plan: document, lines, figures, formulas, the terms in force. Raises `UserError` naming the option."""
         asked = self._question(texts)
-        rows = offers_of(providers)
+        rows, daily = offers_of(providers), parse_count(per_day or "0", name="--requests-per-day")
         chosen = preset_of(asked)
         goal, wanted = goal_of(asked, chosen), asked_of(asked, chosen)
         setup, why = fitted_or_not(self._setup(asked))
@@ -127,7 +128,7 @@ class Desk:
             "explain": [asdict(line) for line in explain(setup.deployment(), document["batch"], goal.context)],
             "in_force": in_force(setup) | {"context": goal.context, "output": wanted.output, "itl": goal.itl_s, "batch": document["batch"]},
             "preset": None if chosen is None else asdict(chosen),
-            "providers": providers_beside(document, goal, wanted.output, rows),
+            "providers": providers_beside(document, goal, wanted.output, rows, daily),
         }  # fmt: skip
 
     def ranking(self, texts: Mapping[str, str], width: float) -> dict[str, Any]:

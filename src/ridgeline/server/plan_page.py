@@ -39,14 +39,14 @@ async def choices(request: Request) -> Response:
 async def sheet(request: Request) -> Response:
     """One plan for the options in the query: numbers with labels, figures, formulas."""
     desk = _desk(request)
-    texts, width, providers = _query(request)
-    return await _answer(desk, lambda: desk.sheet(texts, width, providers))
+    texts, width, providers, per_day = _query(request)
+    return await _answer(desk, lambda: desk.sheet(texts, width, providers, per_day))
 
 
 async def ranking(request: Request) -> Response:
     """All devices by dollars per million tokens, and why others were dropped."""
     desk = _desk(request)
-    texts, width, _ = _query(request)
+    texts, width, _, _ = _query(request)
     return await _answer(desk, lambda: desk.ranking(texts, width))
 
 
@@ -58,11 +58,12 @@ def _desk(request: Request) -> Desk:
     return found
 
 
-def _query(request: Request) -> tuple[dict[str, str], float, str]:
+def _query(request: Request) -> tuple[dict[str, str], float, str, str]:
+    """(options of the question, width in pixels, provider rows, requests a day)."""
     given = dict(request.query_params)
     width = given.pop("width", "")
     pixels = float(width) if width.isascii() and width.isdigit() and len(width) < 6 else _DEFAULT_WIDTH
-    return given, pixels, given.pop("providers", "")
+    return given, pixels, given.pop("providers", ""), given.pop("per_day", "")
 
 
 async def _answer(desk: Desk, work: Callable[[], dict[str, Any]]) -> Response:

@@ -27,6 +27,7 @@ function query() {
     if (value && (!other || other === kind())) found.set(field.name, value);
   }
   if (providers.length) found.set("providers", providers.map(([name, ...prices]) => `${name}=${prices.join("/")}`).join(";"));
+  if ($("per_day").value.trim()) found.set("per_day", $("per_day").value.trim());
   return found;
 }
 
@@ -44,6 +45,7 @@ function restore() {
     const [name, prices] = row.split("=");
     return [name, ...(prices ?? "").split("/")];
   });
+  $("per_day").value = given.get("per_day") ?? "";
   if (!given.get("model")) ask.elements.model.value = choices.first_model;
   if (!given.get("device")) ask.elements.device.value = given.get("workshop") ? "" : choices.first_device;
   if (["weights_bytes", "overhead", "memory", "bandwidth", "math", "kv_heads", "pp", "ideal", "ignore_window", "workshop"].some((k) => given.get(k))) $("terms").open = true;
@@ -96,7 +98,7 @@ function changed() {
 
 function rank() {
   const asked = query();
-  for (const name of ["device", "bandwidth", "memory", "math", "providers"]) asked.delete(name);
+  for (const name of ["device", "bandwidth", "memory", "math", "providers", "per_day"]) asked.delete(name);
   asked.set("width", String(Math.floor($("answer").clientWidth)));
   $("rank_state").textContent = "Judging every device ...";
   later("ranking", async (signal) => show_ranking(await get("plan/ranking?" + asked, signal)));
@@ -207,8 +209,18 @@ function show_terms(terms) {
   ask.elements.price.title = terms.price_sources ? `${terms.price_dates}: ${terms.price_sources}` : "no price in the table";
   ask.elements.math.options[0].textContent = `${terms.math} (default)`;
   ask.elements.weight_dtype.options[0].textContent = terms.weight_dtype === "as stored" ? "as stored" : `${terms.weight_dtype} (default)`;
+  $("fewer").hidden = terms.fewer_kv_heads === null || ask.elements.kv_heads.value !== "";
+  $("fewer").value = String(terms.fewer_kv_heads ?? "");
+  $("fewer").textContent = `Try ${terms.fewer_kv_heads} KV heads`;
   slide("context", terms.context);
   for (const name of ["users", "batch"]) if (!ask.elements[name].value) slide(name, terms.batch);
+}
+
+function pin(found) {
+  pinned = found;
+  $("pin").setAttribute("aria-pressed", String(pinned !== null));
+  $("pin").textContent = pinned ? "Unpin" : "Pin for comparison";
+  if (shown) show_numbers(shown);
 }
 
 function show_preset(found) {
@@ -220,7 +232,7 @@ function show_preset(found) {
 function money(value) { return value === null ? "-" : "$" + (value >= 0.01 ? value.toFixed(3) : value.toPrecision(3)); }
 
 function show_providers(rows) {
-  const head = row([["who"], ["input $/M", "n"], ["cached $/M", "n"], ["output $/M", "n"], ["$ a request", "n"], ["times our own", "n"], ["label"], [""]], "th");
+  const head = row([["who"], ["input $/M", "n"], ["cached $/M", "n"], ["output $/M", "n"], ["$ a request", "n"], ["$ a month", "n"], ["times our own", "n"], ["label"], [""]], "th");
   const body = rows.map((r, i) => {
     const drop = element("td");
     if (i > 0) {
@@ -231,7 +243,7 @@ function show_providers(rows) {
       drop.append(button);
     }
     const times = r.times_own === null ? "-" : r.times_own.toFixed(2) + "x";
-    return row([[r.name], [money(r.input), "n"], [money(r.cached), "n"], [money(r.output), "n"], [money(r.usd_per_request), "n"], [times, "n"], [r.label, "source"], drop]);
+    return row([[r.name], [money(r.input), "n"], [money(r.cached), "n"], [money(r.output), "n"], [money(r.usd_per_request), "n"], [r.usd_per_month ? "$" + r.usd_per_month.toLocaleString("en", { maximumFractionDigits: 0 }) : "-", "n"], [times, "n"], [r.label, "source"], drop]);
   });
   $("providers").replaceChildren(head, ...body);
 }
@@ -338,15 +350,16 @@ $("key").addEventListener("change", () => {
 ask.addEventListener("input", (event) => { if (event.target.name && choices) changed(); });
 ask.addEventListener("submit", (event) => event.preventDefault());
 $("formulas").addEventListener("change", () => { $("explain").hidden = !$("formulas").checked; });
-$("pin").addEventListener("click", () => {
-  pinned = pinned ? null : shown;
-  $("pin").setAttribute("aria-pressed", String(pinned !== null));
-  $("pin").textContent = pinned ? "Unpin" : "Pin for comparison";
-  if (shown) show_numbers(shown);
+$("pin").addEventListener("click", () => pin(pinned ? null : shown));
+$("fewer").addEventListener("click", () => {
+  pin(shown); // what it was stands beside what grouped queries make of it
+  ask.elements.kv_heads.value = $("fewer").value;
+  changed();
 });
 $("rank").addEventListener("toggle", () => { if ($("rank").open && choices) rank(); });
 $("table_part").addEventListener("toggle", () => { if ($("table_part").open && choices) show_table(); });
 $("reset").addEventListener("click", () => { location.search = ""; });
+$("per_day").addEventListener("input", () => { if (choices) changed(); });
 $("add_provider").addEventListener("submit", (event) => {
   event.preventDefault();
   const made = ["p_name", "p_input", "p_cached", "p_output"].map((id) => $(id).value.trim().replaceAll(/[;=/]/g, " "));
