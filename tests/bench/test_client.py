@@ -109,7 +109,7 @@ def test_closed_loop_keeps_so_many_under_way(url: str, users: int) -> None:
 
 def test_open_loop_waits_for_nobody(url: str) -> None:
     made = [Session(s.id, s.system, s.turns, arrival_s=0.001 * i) for i, s in enumerate(sessions(20))]
-    load = loaded(url, "ttft=0.2", made, None)
+    load = loaded(url, "ttft=0.5", made, None)
     assert load.peak_active == 20 and len(load.outcomes) == 20
     due = [o.arrival_s - load.begun_s for o in sorted(load.outcomes, key=lambda o: o.arrival_s)]
     assert due == pytest.approx([s.arrival_s for s in made])

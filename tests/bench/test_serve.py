@@ -267,17 +267,25 @@ def test_prometheus_pages() -> None:
     assert values(page) == {"x": 5.5, "y": 1000.0, "w_bucket": 4.0}
 
 
-def test_an_ab_of_one_server_with_itself_and_of_a_slower_one(url: str) -> None:
+def test_an_ab_runs_in_turns_and_writes_its_documents(url: str) -> None:
     asked = options(url, concurrency=(2,), requests=4)
-    fast, slow = Source(url=url, served_model="ttft=0.001,gap=0.001"), Source(url=url, served_model="ttft=0.02,gap=0.02")
-    result = ab.run(ab.AbOptions(asked, fast, slow, "fast", "slow", 3))
-    assert [name for _, name, _ in result.rounds] == ["fast", "slow", "slow", "fast", "fast", "slow"]
-    by = {c.metric: c for c in result.compared}
-    assert by["output tok/s"].ratio.significant and by["output tok/s"].ratio.value > 3
-    assert "fast is better" in by["TTFT p50"].sentence and by["TTFT p50"].ratio.value < 1
+    sides = [Source(url=url, served_model=script) for script in ("ttft=0.001,cached=1", "ttft=0.001")]
+    result = ab.run(ab.AbOptions(asked, sides[0], sides[1], "left", "right", 3))
+    assert [name for _, name, _ in result.rounds] == ["left", "right", "right", "left", "left", "right"]
+    assert [len({c.salt for _, n, c in result.rounds if n == name}) for name in ("left", "right")] == [3, 3]
+    prompts = {(n, name): c.figures.output_tokens for n, name, c in result.rounds}
+    assert all(prompts[n, "left"] == prompts[n, "right"] for n in range(3))
     found = json.loads(json.dumps(ab_show.document(result), allow_nan=False))
-    assert len(documents_of(found, "x")[0].comparisons) == len(result.compared)
-    assert "fast is" in ab_show.render(result) and "fast found 0% of prompt tokens in its cache" in ab_show.render(result)
+    assert len(documents_of(found, "x")[0].comparisons) == len(result.compared) == len(ab.METRICS)
+    text = ab_show.render(result)
+    assert "right found 0% of prompt tokens in its cache" in text and "left / right" in text or "left is" in text
+
+
+def test_a_difference_in_every_round_is_one() -> None:
+    asked = ab.AbOptions(ServeOptions(Source(url="http://x")), Source(url="http://x"), Source(url="http://y"), "a", "b", 3)
+    rounds = [(n, name, cell(8, speed * (1 + 0.01 * n))) for n in range(3) for name, speed in (("a", 30.0), ("b", 10.0))]
+    compared, _ = ab.compare(asked, rounds)
+    assert compared[0].ratio.significant and compared[0].sentence.startswith("output tok/s: a is 3.00x b, 95% 3.00-3.00")
 
 
 def test_failures_weaken_a_comparison_and_it_is_said() -> None:
