@@ -111,6 +111,17 @@ def test_hostile_bytes_end_one_line_only(tmp_path: Path, raw: bytes) -> None:
     assert first["error"] and second["response"]["status_code"] == 200
 
 
+def test_a_body_too_deep_is_an_error_of_its_own(tmp_path: Path) -> None:
+    for depth in (300, 900, 980, 5000):
+        deep = "[" * depth + "]" * depth
+        raw = json.dumps(line("deep", body={"model": "m", "prompt": "x", "deep": 0})).replace('"deep": 0', f'"deep": {deep}')
+        write(tmp_path / "in.jsonl", [raw, line("ok")])
+        go(tmp_path, Fake(), overwrite=True)
+        first, second = replies(tmp_path)
+        assert first["error"] is None or first["error"]["code"] in ("invalid_json", "invalid_body")
+        assert second["response"]["status_code"] == 200
+
+
 def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ridgeline.bench.batch_lines.MAX_LINE", 1000)
     write(tmp_path / "in.jsonl", [line("long", "x" * 5000), line("short")])
@@ -342,3 +353,7 @@ def test_options_that_exclude_each_other(tmp_path: Path, capsys: pytest.CaptureF
         assert capsys.readouterr().err.startswith("error: ")
     assert main(["batch", str(tmp_path / "none.jsonl"), "-o", str(tmp_path / "out.jsonl")]) == 2
     assert main(["batch", str(path), "-o", str(tmp_path / "no" / "out.jsonl"), "--url", "http://x"]) == 2
+    assert main(["batch", str(path), "-o", str(tmp_path), "--url", "http://x"]) == 2
+    for unreadable in ("/dev/null", str(tmp_path)):
+        assert main(["batch", unreadable, "-o", str(tmp_path / "out.jsonl"), "--url", "http://x"]) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.jsonl"]

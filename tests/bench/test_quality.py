@@ -187,6 +187,8 @@ def test_a_loss_beyond_the_limit_is_exit_code_1(tiny: Path, tmp_path: Path, caps
 def test_what_cannot_be_compared_is_said(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tiny_gguf(tmp_path / "other.gguf", **{"tokenizer.ggml.merges": ["a b", "t h"], "llama.context_length": 1024})
     assert main(["bench", "quality", str(tiny), "--against", str(other), "--no-tasks"]) == 2
+    (tmp_path / "empty.txt").write_text("")
+    assert main(["bench", "quality", str(tiny), "--no-tasks", "--positions", "20", "--text", str(tmp_path / "empty.txt")]) == 2
     wrong = ("--needle 2000", "--positions 1", "--max-kl -1", "--min-top1 2", "--kv-cache-dtype nope", "--text /none")
     for bad in (w.split() for w in wrong):
         assert main(["bench", "quality", str(tiny), *bad]) == 2, bad

@@ -44,6 +44,8 @@ class Journal:
         self.out, self._ids, self._retry = out, ids, retry
         self.done: dict[int, Place] = {}
         path = part_of(out)
+        if out.is_dir():
+            raise UserError(f"-o {out} is a folder", field="-o", value=str(out), remedy="name a file")
         try:
             self._file: BinaryIO = path.open("a+b")
         except OSError as error:

@@ -17,6 +17,7 @@ from ridgeline.errors import UserError
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 MAX_LINE = 64 << 20
 MAX_CUSTOM_ID = 512
+MAX_DEPTH = 200  # as the server's strict parser has it
 # What comes first in the model's context, in the order in which it comes there.
 _CONTEXT = ("model", "tools", "system", "instructions", "messages", "prompt", "input")
 _CUTS = (1 << 10, 1 << 12, 1 << 14)
@@ -54,6 +55,10 @@ class Call:
 
 def read_entries(path: Path) -> list[Entry]:
     """All lines of the input. Raises `UserError` for a file that cannot be read or holds no line; a bad line is an entry with a fault."""
+    if path.exists() and not path.is_file():
+        raise UserError(
+            f"{path} is no regular file", field=str(path), value=str(path), remedy="write the requests to one: it is read twice"
+        )
     try:
         with path.open("rb") as file:
             found = list(_entries(file))
@@ -102,7 +107,9 @@ def _entry(number: int, offset: int, line: bytes, seen: dict[str, int]) -> Entry
         first = seen.setdefault(custom_id, number)
         if first != number:
             fault = Fault("duplicate_custom_id", f"custom_id {custom_id[:80]!r} is line {first}'s, which is the one that is answered")
-    key = () if fault is not None else sort_key(document["body"])
+    key: tuple[str, ...] = ()
+    if fault is None:
+        key = sort_key(document["body"])
     return Entry(number, offset, len(line), id, custom_id, key, fault)
 
 
@@ -113,7 +120,15 @@ def _document(line: bytes) -> tuple[Mapping[str, Any], Fault | None]:
         return {}, Fault("invalid_json", f"the line is not JSON: {str(error)[:200]}")
     if not isinstance(found, dict):
         return {}, Fault("invalid_json", "the line is not a JSON object")
+    if _deeper(found, MAX_DEPTH):
+        return {"custom_id": found.get("custom_id")}, Fault("invalid_body", f"body is nested deeper than {MAX_DEPTH} levels")
     return found, None
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether a value is nested deeper than that."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_deeper(v, levels - 1) for v in inside if isinstance(v, dict | list))
 
 
 def _check(document: Mapping[str, Any]) -> Fault | None:
@@ -139,8 +154,9 @@ def _shown(value: object) -> str:
 
 def sort_key(body: Mapping[str, Any]) -> tuple[str, ...]:
     """Bodies sorted by this lie beside those that share the longest prefix with them; some 250 bytes, however long the body."""
-    parts = (json.dumps(body[name], ensure_ascii=False, sort_keys=True) for name in _CONTEXT if body.get(name) is not None)
-    text = "\n".join(parts)
+    first = [json.dumps(body[name], ensure_ascii=False, sort_keys=True) for name in _CONTEXT if body.get(name) is not None]
+    rest = {name: value for name, value in body.items() if name not in _CONTEXT}
+    text = "\n".join([*first, json.dumps(rest, ensure_ascii=False, sort_keys=True)])
     digests = (blake2b(text[:cut].encode("utf8", "replace"), digest_size=8).hexdigest() for cut in _CUTS if len(text) > cut)
     return (text[:200], *digests)
 

@@ -187,6 +187,8 @@ def _same_vocabulary(words: Words, base: Words) -> None:
 def _compare(asked: QualityOptions, name: str, text: str, base: _Model, others: Sequence[_Model]) -> TextResult:
     tokenizer = base.words.tokenizer
     windows = cut_windows(tokenizer.encode_plain(text), tokenizer.prefix, asked.positions, asked.window)
+    if sum(len(w) for w in windows) < 2 + len(tokenizer.prefix):
+        raise UserError(f"the text {name} is too short", field="--text", value=len(text), remedy="give one of some hundred words")
     ppl, found = compare(base.logits, {f"{i}": m.logits for i, m in enumerate(others)}, windows)
     named = tuple(replace(d, name=m.name) for d, m in zip(found, others, strict=True))
     return TextResult(name, blake2b(text.encode(), digest_size=8).hexdigest(), sum(len(w) for w in windows), ppl, named)
