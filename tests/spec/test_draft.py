@@ -109,6 +109,7 @@ def test_a_draft_that_fails_ends_the_guessing_and_nothing_else() -> None:
     run(core, *[one for _, one in asked])
     assert all(same(a, b) for k, one in asked for a, b in zip(one.output().outputs, alone(k).outputs, strict=True))
     assert core.speculator is not None and core.speculator.fault == "RuntimeError: broken"
+    assert core.metrics.counts["speculation_faults"] == 1
     assert core.metrics.counts["engine_restarts"] == core.metrics.counts["backend_faults"] == 0
 
 

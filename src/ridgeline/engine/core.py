@@ -86,6 +86,7 @@ class EngineCore:
         state, program, clock = self.state, self.program, self.clock
         if self.speculator is not None:
             self.speculator.propose(state, self._choices)
+            self.metrics.counts["speculation_faults"] = int(self.speculator.fault is not None)
         with self.lock:
             step = decide(state, self.budget, self.pace)
             self._note_admitted()

@@ -48,6 +48,7 @@ _COUNTERS = (
     ("ridgeline:shared_walks", "Spans that shared the walk over a common prefix", "shared_walks"),
     ("ridgeline:timeouts", "Requests aborted at their own timeout", "timeouts"),
     ("ridgeline:backend_faults", "Steps on which the backend failed", "backend_faults"),
+    ("ridgeline:speculation_faults", "1 when a draft model failed: answers go on without guesses", "speculation_faults"),
     ("ridgeline:engine_restarts", "Times the engine started anew after a broken invariant", "engine_restarts"),
 )
 _FLOPS = {"integer": "flops_integer", "float": "flops_float"}
