@@ -109,7 +109,7 @@ def prepare(request: EngineRequest, limits: Limits, text: TextSource) -> Request
         return Choice(request.id, index, p, seed, stop_ids, limits.stop_ids, bans, text.out(p) if p.detokenize else None, times)
 
     rows: PromptLogprobs | None = None if p.prompt_logprobs is None else [None]
-    return RequestState(request, [int(i) for i in request.prompt_ids], [choice(i) for i in range(p.n)], times, p.n, rows)
+    return RequestState(request, list(map(int, request.prompt_ids)), [choice(i) for i in range(p.n)], times, p.n, rows)
 
 
 def check(request: EngineRequest, limits: Limits) -> None:
@@ -138,6 +138,8 @@ def check(request: EngineRequest, limits: Limits) -> None:
 
 def _check_ids(name: str, ids: Sequence[int], vocab: int) -> None:
     if isinstance(ids, np.ndarray) and ids.dtype.kind == "i" and ids.size and ids.min() >= 0 and ids.max() < vocab:
+        return
+    if len(ids) and set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocab:
         return
     for i in ids:
         if isinstance(i, bool) or not isinstance(i, int | np.integer) or not 0 <= i < vocab:

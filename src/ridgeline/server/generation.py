@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, MutableMapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ridgeline.engine.request import EngineRequest
 from ridgeline.errors import InternalError, OverloadedError
@@ -14,6 +14,8 @@ from ridgeline.server.failure import HttpError
 from ridgeline.server.keys import Key
 from ridgeline.server.state import State
 from ridgeline.types import CompletionOutput, RequestOutput
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,10 @@ class Generation:
         """(accepted, rejected) draft tokens of all choices; None when nothing was guessed."""
         accepted = sum(a for _, a in self._guessed.values())
         return (accepted, sum(d for d, _ in self._guessed.values()) - accepted) if self._guessed else None
+
+    async def beside(self, work: Callable[..., T], *given: Any) -> T:
+        """Run `work` beside the event loop."""
+        return await self._state.think(work, *given)
 
     def gone(self) -> None:
         """The client went away."""

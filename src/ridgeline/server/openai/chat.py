@@ -24,7 +24,7 @@ from ridgeline.server.state import State
 from ridgeline.server.talk import Conversation, Talk, Ticket, converse
 from ridgeline.text.tools.base import TextDelta
 from ridgeline.text.tools.request import finish_reason
-from ridgeline.types import CompletionOutput
+from ridgeline.types import CompletionOutput, RequestOutput
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +108,12 @@ def refuse_unserved(body: ChatBody) -> None:
 async def whole(job: ChatJob, generation: Generation) -> dict[str, Any]:
     """The one document of a request without stream."""
     output = (await collect(generation))[0]
+    if output.prompt_logprobs:  # they take long to spell
+        return await generation.beside(_document, job, generation, output)
+    return _document(job, generation, output)
+
+
+def _document(job: ChatJob, generation: Generation, output: RequestOutput) -> dict[str, Any]:
     choices = [_choice(job, choice) for choice in output.outputs]
     document = job.head.document(choices=choices, usage=usage(generation))
     if job.body.prompt_logprobs is not None:

@@ -107,6 +107,12 @@ def _best_of(body: CompletionBody, most: int) -> tuple[int, int]:
 async def whole(job: CompletionJob, generation: Generation) -> dict[str, Any]:
     """The one document of a request without stream."""
     outputs = await collect(generation)
+    if any(output.prompt_logprobs for output in outputs):  # they take long to spell
+        return await generation.beside(_document, job, generation, outputs)
+    return _document(job, generation, outputs)
+
+
+def _document(job: CompletionJob, generation: Generation, outputs: list[RequestOutput]) -> dict[str, Any]:
     choices: list[dict[str, Any]] = []
     for number, output in enumerate(outputs):
         best = sorted(output.outputs, key=lambda c: -(c.cumulative_logprob or 0.0))[: job.wanted]
@@ -176,7 +182,9 @@ async def stream(job: CompletionJob, generation: Generation) -> AsyncGenerator[b
                     first = index not in writers
                     if first:
                         writers[index] = Writer(job, news.output)
-                    if first or part.text or part.token_ids or part.finish_reason is not None:
+                    if first and news.output.prompt_logprobs:
+                        yield event(await generation.beside(_chunk, job, generation, writers[index], part, index, True))
+                    elif first or part.text or part.token_ids or part.finish_reason is not None:
                         yield event(_chunk(job, generation, writers[index], part, index, first))
         if generation.aborted:
             return

@@ -15,13 +15,18 @@ LEAST = -9999.0  # JSON has no infinity; a masked-out token's value is never lis
 
 
 class Spelling:
-    """How tokens are shown: their text, or `token_id:N` where asked (vLLM's return_tokens_as_token_ids)."""
+    """How the tokens of one reply are shown: their text, or `token_id:N` where asked (vLLM's return_tokens_as_token_ids)."""
 
     def __init__(self, tokenizer: Tokenizer, as_ids: bool = False) -> None:
         self.tokenizer, self._as_ids = tokenizer, as_ids
+        self._known: dict[int, str] = {}
 
     def text(self, id: int) -> str:
-        return f"token_id:{id}" if self._as_ids else self.tokenizer.token_bytes(id).decode("utf-8", "replace")
+        found = self._known.get(id)
+        if found is None:
+            found = f"token_id:{id}" if self._as_ids else self.tokenizer.token_bytes(id).decode("utf-8", "replace")
+            self._known[id] = found
+        return found
 
     def raw(self, id: int) -> list[int]:
         return list(self.tokenizer.token_bytes(id))
