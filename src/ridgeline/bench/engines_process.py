@@ -19,7 +19,7 @@ from ridgeline.bench.client import Client, Target
 from ridgeline.bench.engines import shown
 from ridgeline.errors import UserError
 
-_GRACE_S = 20.0
+_GRACE_S = 8.0
 
 
 def free_port() -> int:

@@ -213,7 +213,8 @@ def best_server(load: ServeOptions, peer: Source, say: Say) -> Source:
     for settings in SERVER_SETTINGS:
         source = replace(peer, engine_args=settings)
         try:
-            result = serve(replace(load, source=source, requests=min(load.count, 8), scale=load.scale * 0.5, repeats=0, warmup=0))
+            short = replace(load, requests=min(load.count, 8), scale=load.scale * 0.5, repeats=0, warmup=0, limit_s=30.0, timeout_s=60.0)
+            result = serve(replace(short, source=source))
             found[settings] = result.cells[0].figures.output_tok_s or 0.0
             say(f"  {' '.join(settings)}: {found[settings]:.1f} output tok/s")
         except UserError as error:
