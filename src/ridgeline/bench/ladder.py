@@ -312,7 +312,12 @@ def _worst(found: dict[str, Any]) -> dict[str, Any]:
 
 def run_logged(command: list[str], log: Path, timeout_s: float, stderr: Path | None = None) -> str | None:
     """Run to the end with all output in `log`. What went wrong, or None. The process ends with us: its standard input is ours to close."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(ridgeline.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])}
+    environment = dict(os.environ)
+    if command[0] == sys.executable:  # another Python must not find our libraries
+        ours = str(Path(ridgeline.__file__).parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [ours, environment.get("PYTHONPATH")]))
+    else:
+        environment.pop("PYTHONPATH", None)
     with log.open("wb") as file, (stderr or Path(os.devnull)).open("wb") as errors:
         try:
             process = subprocess.Popen(
