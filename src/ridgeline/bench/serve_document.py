@@ -112,12 +112,13 @@ def setup(result: ServeResult, ours: str = "") -> Setup:
     asked, server = result.asked, result.server
     versions = {"ridgeline": ours, "python": platform.python_version()}
     if server.version:
-        versions[server.name] = server.version
+        versions[server.name] = server.version.removeprefix(f"{server.name} ")
     settings: dict[str, Cell] = {
-        "workload": asked.workload, "requests": asked.count, "scale": asked.scale, "input_len": asked.input_len,
-        "output_len": asked.output_len, "ignore_eos": asked.ignore_eos, "model": server.model,
+        "workload": asked.workload, "requests": asked.count, "scale": asked.scale, "ignore_eos": asked.ignore_eos, "model": server.model,
         "url": server.target.url, "salt": result.salt,
     }  # fmt: skip
+    fixed = {"input_len": asked.input_len, "output_len": asked.output_len}
+    settings |= {name: value for name, value in fixed.items() if value is not None}
     commands = (shlex.join(result.command), *([server.command] if server.command else []))
     return Setup(machine(), versions, {"workload": asked.seed}, settings, commands, date=now())
 
