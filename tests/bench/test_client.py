@@ -158,3 +158,40 @@ def test_a_key_is_never_shown() -> None:
     assert "secret" not in repr(target)
     with pytest.raises(UserError):
         Target.of("h", "a\r\nX: y")
+
+
+HOSTILE: list[tuple[bytes, str | None]] = [
+    (b"", "closed"), (b"hello\r\n\r\n", "not HTTP"), (b"\x00\xff" * 50, "not HTTP"), (b"HTTP/1.1 200 OK\r\n", "closed"),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort", "closed"), (b"HTTP/1.1 204 No Content\r\n\r\n", "HTTP 204"),
+    (b"HTTP/1.1 301 Moved\r\nLocation: http://x/\r\nContent-Length: 0\r\n\r\n", "HTTP 301"),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "not HTTP"),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\ndata:\r\n", "closed"),
+    (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 4\r\n\r\n<h1>", "broke off"),
+    (b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}", "broke off"),
+    (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", ""),
+    (b"HTTP/1.1 500 Oops\r\nContent-Length: 9\r\n\r\n\xff\xfe broken", "HTTP 500"),
+    (b"HTTP/1.1 200 OK\r\n\r\ndata: {\"choices\":[{\"text\":\"hi\",\"finish_reason\":\"stop\"}]}\n\n", None),  # ends with the connection
+    (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 55\r\n\r\n"
+     b"data: {\"choices\":[{\"text\":\"hi\",\"finish_reason\":\"stop\"}]}", "broke off"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "word"), HOSTILE)
+def test_whatever_a_server_sends_is_an_outcome(answer: bytes, word: str | None) -> None:
+    async def run() -> Reading:
+        async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            writer.close()
+
+        server = await asyncio.start_server(one, "127.0.0.1", 0)
+        client = Client(Target.of(f"127.0.0.1:{server.sockets[0].getsockname()[1]}"), 5.0)
+        try:
+            return (await client.ask("/v1/completions", {}))[1]
+        finally:
+            client.close()
+            server.close()
+
+    error = asyncio.run(run()).error
+    assert (error is None) == (word is None)
+    assert word is None or word in str(error)

@@ -26,6 +26,7 @@ from ridgeline.errors import UserError
 Say = Callable[[str], None]
 DEFAULT_CHARACTERS = 4.2
 _SHORT, _LONG = 400, 2000
+_PROGRESS_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,13 @@ class Bench:
         best = min(tries, key=lambda c: 0.0 if c.noise is None else c.noise.steal + (c.noise.others or 0.0))
         return replace(best, tries=len(tries), forecast=forecast)
 
+    async def _progress(self, load: Load, requests: int) -> None:
+        """A line every ten seconds, for whoever waits."""
+        while True:
+            await asyncio.sleep(_PROGRESS_S)
+            failed = sum(not o.ok for o in load.outcomes)
+            self._say(f"  {len(load.outcomes)} of {requests} requests, {load.active} under way" + (f", {failed} failed" if failed else ""))
+
     def _forecast(self, warm: WarmUp, users: int | None, rate: float | None, seed: int) -> Forecast | None:
         """With a salt of its own: same lengths, same sharing."""
         if self._forecaster is None:
@@ -153,12 +161,14 @@ class Bench:
         started = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             await sampler.begin()
+            progress = asyncio.create_task(self._progress(load, sum(s.requests for s in made)))
             watch = Watch(self.server.pid)
             if users is None:
                 await load.opened(made)
             else:
                 await load.closed(made, users)
             noise, view = watch.end(), await sampler.view()
+            progress.cancel()
         finally:
             client.close()
             side.close()

@@ -84,7 +84,7 @@ class ServeOptions:
         for rate in self.rates:
             _within("--rate", rate, 1e-6, 1e6)
         if self.requests is not None:
-            _within("--requests", self.requests, 1, 1_000_000)
+            _within("--requests", self.requests, 1, 100_000)
         for name, length in (("--input-len", self.input_len), ("--output-len", self.output_len)):
             if length is not None:
                 _within(name, length, 1, MAX_LENGTH)
