@@ -84,6 +84,8 @@ class SpeculativeConfig:
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 text = f"speculative_config: {name} is {value!r}, must be a whole number from {low} to {high}"
                 raise UserError(text, field=name, value=value, limit=(low, high))
+        if self.model is not None and (not isinstance(self.model, str) or not self.model):
+            raise UserError(f"speculative_config: model is {self.model!r}, must be a name or a path", field="model", value=str(self.model))
         if not isinstance(self.adaptive, bool):
             text = f"speculative_config: adaptive is {self.adaptive!r}, must be true or false"
             raise UserError(text, field="adaptive", value=self.adaptive)
@@ -112,7 +114,7 @@ def speculative_config(given: str | Mapping[str, Any] | SpeculativeConfig | None
     if isinstance(given, str):
         try:
             given = json.loads(given)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             text = f"speculative_config is not JSON: {error}"
             raise UserError(text, field="speculative_config", value=str(given)[:80], remedy=example) from None
     if not isinstance(given, Mapping):
@@ -123,10 +125,10 @@ def speculative_config(given: str | Mapping[str, Any] | SpeculativeConfig | None
             text = f"speculative_config: {name} can only be {allowed[0]} on a CPU"
             raise UserError(text, field=name, value=given[name], limit=allowed[0])
     method = values.setdefault("method", "draft_model" if values.get("model") not in (None, "ngram", "[ngram]") else "ngram")
-    if method in _SPEC_REFUSED:
+    if isinstance(method, str) and method in _SPEC_REFUSED:
         text = f"speculative_config: method {method} is not supported: it needs {_SPEC_REFUSED[method]}"
         raise UserError(text, field="method", value=method, limit=get_args(SpecMethod), remedy="use ngram or draft_model")
-    values["method"] = _SPEC_ALIASES.get(str(method), method)
+    values["method"] = _SPEC_ALIASES.get(str(method), str(method))
     if values["method"] == "ngram" and values.get("model") in ("ngram", "[ngram]"):
         del values["model"]
     rule = values.pop("rejection_sample_method", None)

@@ -54,6 +54,12 @@ def test_vllm_keys_are_understood(given: Any, config: SpeculativeConfig | None) 
         ({"parallel_drafting": True}, "can only be False"),
         ({"rejection_sample_method": "synthetic"}, "must be one of"),
         ({"adaptive": "yes"}, "must be true or false"),
+        ({"method": ["ngram"]}, "must be one of"),
+        ({"method": None, "model": 5}, "must be"),
+        ({"model": 5}, "must be a name or a path"),
+        ({"method": "draft_model", "model": ""}, "must be a name or a path"),
+        ("[" * 100_000, "is not JSON"),
+        ({"rejection_sample_method": ["strict"]}, "must be one of"),
     ],
 )
 def test_what_does_not_apply_is_refused_with_its_name(given: Any, words: str) -> None:
