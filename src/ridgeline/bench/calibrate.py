@@ -66,9 +66,11 @@ def calibrate(threads: int | None = None, formats: Sequence[str] = FORMATS, seco
     linear_op: dict[str, tuple[float, ...]] = {}
     kept, known = 0.0, [f for f in formats if f in BY_NAME]
     groups = [known[i : i + TOGETHER] for i in range(0, len(known), TOGETHER)]
+    took = 0.0
     for i, group in enumerate(groups):
-        left = budget - (perf_counter() - begun) - 2 * parts.seconds
-        if linear and left < max(2.0, 0.1 * budget):
+        started = perf_counter()
+        left = budget - (started - begun) - 2 * parts.seconds
+        if linear and left < max(0.1 * budget, took):
             say(f"no time left for {', '.join(f for g in groups[i:] for f in g)}")
             break
         say(f"products in {', '.join(group)}")
@@ -79,11 +81,13 @@ def calibrate(threads: int | None = None, formats: Sequence[str] = FORMATS, seco
             linear[chain.encoding.name], linear_op[chain.encoding.name] = chain.costs()
         if few is not None:
             kept = kept_bytes(few.bytes, few.byte_s(), chains[0].bytes, chains[0].byte_s())
+        took = perf_counter() - started
         parts.again()
     now = datetime.now(UTC).isoformat(timespec="seconds")
     found = Calibration(
-        machine_name(), ceilings.isa, count, now, ROWS, linear, linear_op, BYTES_READ, kept, *parts.costs(), perf_counter() - begun, read
-    )
+        machine_name(), ceilings.isa, count, now, ROWS, linear, linear_op, BYTES_READ, kept, seconds=perf_counter() - begun, read_gb_s=read,
+        **parts.costs(),
+    )  # fmt: skip
     _write(found)
     return found
 
@@ -234,14 +238,14 @@ class Products:
 
 def _rounds(chains: Sequence[Products], few: Products | None, until: float) -> None:
     """All chains at all rows again and again, so that a disturbance does not hit all runs of one."""
-    for number in range(MOST_ROUNDS):
+    for _ in range(MOST_ROUNDS):
         begun = perf_counter()
         for rows in ROWS:
             for chain in chains:
                 chain.run(rows, 3 if rows <= 16 else 1)
         if few is not None:
             few.run(ROWS[0], 6)
-        if number and 2 * perf_counter() - begun > until:
+        if 2 * perf_counter() - begun > until:
             break
 
 
@@ -263,11 +267,14 @@ class Parts:
             self._times[key] = min(seconds, self._times.get(key, seconds))
         self.seconds = perf_counter() - begun
 
-    def costs(self) -> tuple[Any, ...]:
-        """The fields of `Calibration` from op_s on."""
+    def costs(self) -> dict[str, Any]:
+        """Fields of `Calibration`."""
         t = self._times
         op_s, value_s = _rest_costs(t)
-        return op_s, value_s, _decode_costs(t), _chunk_costs(t), t["draw"], t["draw value"], t["step"], t["sequence"]
+        return {
+            "op_s": op_s, "value_s": value_s, "decode": _decode_costs(t), "chunk": _chunk_costs(t), "sample_row_s": t["draw"],
+            "sample_value_s": t["draw value"], "step_s": t["step"], "sequence_s": t["sequence"],
+        }  # fmt: skip
 
 
 REST_HEADS = 8

@@ -9,6 +9,7 @@ from ridgeline.cli.output import note, print_json, table
 from ridgeline.cli.plan import model_facts
 from ridgeline.errors import UserError
 from ridgeline.planner.calibration import linear_formats
+from ridgeline.planner.question import MAX_THREADS
 
 
 def run(model: str | None, threads: int | None, seconds: float, *, as_json: bool) -> None:
@@ -17,6 +18,9 @@ def run(model: str | None, threads: int | None, seconds: float, *, as_json: bool
         raise UserError(
             f"--seconds is {seconds:g}, must be from 0.1 to {MOST_SECONDS:g}", field="--seconds", value=seconds, limit=MOST_SECONDS
         )
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        limit = (1, MAX_THREADS)
+        raise UserError(f"--threads is {threads}, must be from 1 to {MAX_THREADS}", field="--threads", value=threads, limit=limit)
     wanted: tuple[str, ...] = ()
     if model is not None:
         facts = model_facts(model)

@@ -77,6 +77,8 @@ def model_facts(name: str, kv_heads: int | None = None) -> ModelFacts:
     """A file or folder, a short name of `pull` that is in the cache, or a row of the table."""
     from ridgeline.formats.pull import find_cached
 
+    if not name.strip():
+        raise UserError("no model was named", field="MODEL", value=name, remedy="name one of `ridgeline models` or a file")
     path = Path(name).expanduser()
     if path.exists() and (path.suffix in (".gguf", ".json", ".safetensors") or path.is_dir()):
         return _without_override(local_facts(path), kv_heads)

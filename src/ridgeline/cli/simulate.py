@@ -36,6 +36,7 @@ from ridgeline.planner.setup import Setup
 from ridgeline.scheduler.budget import Budget
 
 LENGTHS = Lengths()
+MAX_COUNT = 1 << 30
 TABLE_STEP, HOST_STEP = 2048, Options("").max_num_batched_tokens  # tokens of a step
 WORKLOADS = ("poisson", "closed", "bursts", "agents")
 
@@ -105,6 +106,11 @@ def _check(args: SimulateArgs) -> None:
     ):  # fmt: skip
         if value not in allowed:
             raise UserError(f"{option} is {value!r}, must be one of {', '.join(allowed)}", field=option, value=value, limit=allowed)
+    least = {"--max-num-seqs": (args.max_num_seqs, 1), "--kv-blocks": (args.kv_blocks, 1), "--prefix": (args.prefix, 0),
+             "--seed": (args.seed, 0), "--max-num-batched-tokens": (args.max_num_batched_tokens, 1)}  # fmt: skip
+    for option, (count, low) in least.items():
+        if count is not None and not low <= count <= MAX_COUNT:
+            raise UserError(f"{option} is {count}, must be from {low} to {MAX_COUNT}", field=option, value=count, limit=(low, MAX_COUNT))
     for path in (args.trace_out, args.html_out):
         if path is not None and not path.absolute().parent.is_dir():
             raise UserError(f"{path}: no such folder", field=str(path), value=str(path), remedy="make the folder first")

@@ -17,6 +17,7 @@ from ridgeline.planner.facts import BLOCK_SIZE, ModelFacts, Parts
 from ridgeline.planner.hardware import Provenance
 from ridgeline.planner.parallel import Layout
 
+MOST_CHUNKS = 256  # of a prompt, each reckoned by itself
 CHUNK = 2048  # prompt tokens a step, as servers have it by default
 
 
@@ -215,7 +216,13 @@ class Deployment:
         if self.ideal:
             return self.ideal_prefill(prompt, cached)
         rest = max(1, prompt - cached)
-        return sum(self.step([span]).seconds for span in chunks(rest, self.chunk, prompt - rest))
+        spans = list(chunks(rest, self.chunk, prompt - rest)) if rest <= MOST_CHUNKS * self.chunk else self._some(rest, prompt - rest)
+        return sum(self.step([span]).seconds for span in spans) * -(-rest // self.chunk) / len(spans)
+
+    def _some(self, rest: int, past: int) -> list[Span]:
+        """Chunks spread evenly over a prompt of very many: a chunk's time is nearly linear in what came before it."""
+        step = rest / MOST_CHUNKS
+        return [Span(0, past + int((i + 0.5) * step), self.chunk, int(i == MOST_CHUNKS - 1)) for i in range(MOST_CHUNKS)]
 
     def ideal_prefill(self, prompt: int, cached: int = 0) -> float:
         """(2 P T + 4 T S N H L) / peak without causal saving, but no faster than reading the weights once."""

@@ -23,7 +23,7 @@ from ridgeline.planner.report import Asked
 from ridgeline.planner.search import Goal, Option, search, ways
 from ridgeline.planner.setup import Overhead, Setup
 
-MAX_TOKENS = 1 << 30
+MAX_TOKENS, MAX_THREADS, MAX_RATE = 1 << 30, 1024, 1e6
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,13 @@ def check(args: Question) -> None:
         raise UserError(f"{both} say different things about the load", field=f"--{given[0]}", value=both, remedy="give one of them")
     if args.device is not None and args.this_host:
         raise UserError("--device and --this-host exclude each other", field="--device", value=args.device, remedy="give one of them")
-    for name, low in (("context", 1), ("output", 1), ("users", 1), ("batch", 1), ("cached", 0), ("kv_heads", 1)):
-        value = getattr(args, name)
-        if value is not None and not low <= value <= MAX_TOKENS:
+    for name, low in (("context", 1), ("output", 1), ("users", 1), ("batch", 1), ("cached", 0), ("kv_heads", 1), ("threads", 1)):
+        value, most = getattr(args, name), MAX_THREADS if name == "threads" else MAX_TOKENS
+        if value is not None and not low <= value <= most:
             option = "--" + name.replace("_", "-")
-            raise UserError(f"{option} is {value}, must be from {low} to {MAX_TOKENS}", field=option, value=value, limit=(low, MAX_TOKENS))
+            raise UserError(f"{option} is {value}, must be from {low} to {most}", field=option, value=value, limit=(low, most))
+    if args.rate is not None and args.rate > MAX_RATE:
+        raise UserError(f"--rate is {args.rate:g}/s, at most {MAX_RATE:g}/s is reckoned", field="--rate", value=args.rate, limit=MAX_RATE)
     if args.math is not None and args.math not in MATH_TYPES:
         raise UserError(
             f"--math is {args.math!r}, must be one of {', '.join(MATH_TYPES)}", field="--math", value=args.math, limit=MATH_TYPES
