@@ -158,6 +158,12 @@ def test_a_ladder_that_others_climbed_is_not_among_ours() -> None:
     assert "theirs B" in page and "theirs" not in outside and "14.43x" not in outside
 
 
+def test_a_gantt_without_a_known_idle_share_claims_none() -> None:
+    made = ReportDocument("bench serve", "t", gantts=(replace(whole_document().gantts[0], idle=None),))
+    page = report([made], reported=False).html
+    assert "idle" not in page and "120 tok/s, all done after 5.00 s, simulated" in page
+
+
 def test_words_that_cannot_be_written_are_replaced() -> None:
     for form in vars(report([ReportDocument("x", "a \ud800 b", notes=("\ud800",))])).values():
         assert form.encode("utf8")

@@ -91,6 +91,7 @@ caption { text-align: left; font-weight: 600; padding: .3rem 0; font-size: 1rem;
 th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; max-width: 34rem;
   overflow-wrap: break-word; }
 th { font-weight: 600; color: var(--quiet); } td.n, th.n { text-align: right; white-space: nowrap; } td.short { white-space: nowrap; }
+td:not(.n, .short) { min-width: 13rem; }
 .apart { border: 1px dashed var(--quiet); border-radius: .5rem; padding: .5rem 1rem; margin: 1rem 0; background: var(--own); }
 .under { color: var(--quiet); font-size: .85rem; }
 summary { cursor: pointer; font-size: .875rem; } dl { margin: .3rem 0 1rem; font-size: .875rem; max-width: 46rem; }

@@ -43,7 +43,9 @@ def setup_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
             columns = ("", "") if alike else ("", "", "in")
             rows = [(k, v) if alike else (k, v, ", ".join(dict.fromkeys(where))) for (k, v), where in merged.items()]
             sides.append(Grid(name.capitalize(), columns, [tuple(_fact(*pair) for pair in enumerate(row)) for row in rows]))
-    yield Beside(sides)
+    alone = [g for g in sides if len(g.columns) > 2]
+    yield Beside([g for g in sides if g not in alone])
+    yield from alone
     ceilings = {(c.name, c.value, c.unit, c.label) for d in documents for c in d.setup.ceilings}
     if ceilings:
         yield Grid("Machine ceilings", ("ceiling", "value", "unit", "label"), sorted(ceilings))
@@ -212,12 +214,12 @@ def gantt_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
         charts = [g for g in found if (g.group or g.title) == group]
         until = max((b.last_s for g in charts for b in first_bars(g)), default=None)
         for g in charts:
-            idle = "nothing ran" if g.idle is None else f"{g.idle:.1%} of the sequence slots are idle while a step runs"
-            rest = [f"{short(g.output_tok_s)} tok/s"] if g.output_tok_s is not None else []
+            rest = [f"{g.idle:.1%} of the sequence slots are idle while a step runs"] if g.idle is not None else []
+            rest += [f"{short(g.output_tok_s)} tok/s"] if g.output_tok_s is not None else []
             rest += [f"all done after {g.end_s:.2f} s"] if g.end_s is not None else []
             stays = [Stay(b.name, b.arrival_s, b.admitted_s, b.first_s, b.last_s) for b in g.bars]
-            said = ", ".join([f"{g.title} ({g.label}): {idle}", *rest])
-            yield Figure(gantt_plot(g.title, stays, until=until, note=", ".join([idle, *rest, g.label])), said)
+            said = f"{g.title} ({g.label}): {', '.join(rest)}"
+            yield Figure(gantt_plot(g.title, stays, until=until, note=", ".join([*rest, g.label])), said)
         rated = [g for g in charts if g.output_tok_s]
         if len(rated) == 2 and rated[0].output_tok_s and rated[1].output_tok_s:
             a, b = rated[0], rated[1]
@@ -234,6 +236,7 @@ def prediction_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     if not found:
         return
     yield Heading("Predicted beside measured")
+    drawn = []
     for metric in dict.fromkeys(p.metric for p in found):
         cells = [p for p in found if p.metric == metric]
         errors = [abs(error(p)) for p in cells if p.measured]
@@ -241,7 +244,8 @@ def prediction_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
         worst = max(cells, key=lambda p: abs(error(p)) if p.measured else 0.0)
         words = f"Median error {median(errors):.1%}, worst {max(errors):.1%} ({worst.what})." if errors else ""
         yield Grid(metric, ("cell", "predicted", "measured", "error", "steal", "prediction is"), rows, words)
-        yield Figure(_agreement(metric, cells), "")
+        drawn.append(_agreement(metric, cells))
+    yield Figure(f'<div class="many">{"".join(drawn)}</div>', FIGURE.format("predicted against measured"))
 
 
 def curve_predictions(c: Curve) -> Iterator[Prediction]:
@@ -271,7 +275,7 @@ def _agreement(metric: str, cells: Sequence[Prediction]) -> str:
     lines = [Series("cells", [(p.measured, p.predicted) for p in cells], "points"), Series("exact", [(low, low), (high, high)], "line", 6)]
     over, under = [(low, 1.25 * low), (high / 1.25, high)], [(low / 0.75, low), (high, 0.75 * high)]
     off = [Series("25% off", over, "line", 4), Series("25% off", under, "line", 4, quiet=True)]
-    return line_plot(f"{metric}: predicted against measured", x, y, [*lines, *off], size=(460, 380))
+    return line_plot(f"{metric}: predicted against measured", x, y, [*lines, *off], size=(350, 300))
 
 
 def table_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
