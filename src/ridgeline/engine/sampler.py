@@ -105,9 +105,9 @@ def _hand_out(result: StepResult, state: SchedulerState, owners: list[tuple[int,
             continue
         result.tokens[i] = tokens[j]
         result.gaps.append(gap)
-        drafts = state.sequences[draw.seq].drafts
-        if draw.ahead < len(drafts):
-            hit = tokens[j] == int(drafts[draw.ahead])
+        seq = state.sequences[draw.seq]
+        if draw.ahead < seq.drafted:
+            hit = tokens[j] == int(seq.drafts[draw.ahead])
             result.accepted[draw.seq] = draw.ahead + int(hit)
             if hit and choice.finish is None:
                 over.remove(draw.seq)

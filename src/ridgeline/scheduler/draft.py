@@ -58,14 +58,16 @@ class Draft:
         self._rows += want
         if decode:
             record.decodes += 1
-            self._add_drafts(seq, new - 1)
+            if seq.drafted:
+                self._add_drafts(seq, new - 1)
         else:
             record.chunk_tokens += new
             self.chunk_left -= new
             self._draft_left -= new
         if end >= seq.known:
             first = self._rows - 1 - seq.drafted
-            record.draws += [Draw(first + ahead, seq.id, ahead) for ahead in range(1 + seq.drafted)]
+            record.draws.append(Draw(first, seq.id))
+            record.draws += [Draw(first + ahead, seq.id, ahead) for ahead in range(1, 1 + seq.drafted)] if seq.drafted else ()
             if seq.request.n > 1 and seq.generated == 0:
                 self.finished_prompts.append(seq)
 
