@@ -22,6 +22,7 @@ SpecMethod = Literal["ngram", "draft_model"]
 AcceptRule = Literal["coupled", "rejection"]
 KV_DTYPE_NAMES: dict[str, KvDtype | Literal["auto"]] = {
     "auto": "auto", "f32": "f32", "float32": "f32", "bf16": "bf16", "bfloat16": "bf16", "f16": "f16", "float16": "f16",
+    "int8": "int8", "int8_per_token_head": "int8", "int4": "int4", "int4_per_token_head": "int4",
 }  # fmt: skip
 _SUFFIX = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -158,6 +159,7 @@ class Options:
     max_model_len: int | None = None
     threads: int | None = None
     kv_cache_dtype: str = "auto"
+    kv_cache_dtype_v: str | None = None
     block_size: int = 16
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
@@ -190,7 +192,13 @@ class Options:
         _one_of("scheduling_policy", self.scheduling_policy, get_args(SchedulingPolicy))
         _one_of("backend", self.backend, get_args(Backend))
         _one_of("isa", self.isa, get_args(IsaChoice))
+        keys, slash, values = self.kv_cache_dtype.partition("/")
+        if slash and self.kv_cache_dtype_v is None:
+            object.__setattr__(self, "kv_cache_dtype", keys)
+            object.__setattr__(self, "kv_cache_dtype_v", values)
         _one_of("kv_cache_dtype", self.kv_cache_dtype, tuple(KV_DTYPE_NAMES))
+        if self.kv_cache_dtype_v is not None:
+            _one_of("kv_cache_dtype_v", self.kv_cache_dtype_v, tuple(KV_DTYPE_NAMES))
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -219,7 +227,7 @@ class Plan:
     isa: IsaChoice
     max_model_len: int
     threads: int
-    kv_dtype: KvDtype
+    kv_dtype: str
     block_size: int
     blocks: tuple[int, ...]
     kv_bytes: int

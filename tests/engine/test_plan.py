@@ -10,6 +10,7 @@ from ridgeline.engine.machine import memory_budget
 from ridgeline.engine.resolve import Facts, resolve
 from ridgeline.errors import UserError
 from ridgeline.graph.caches import Cache, Paged
+from ridgeline.kv.layout import token_bytes
 from ridgeline.options import Options, make_options, parse_count
 
 LAYERS: tuple[Cache, ...] = tuple(Paged(f"l{i}", 2, 64, 64) for i in range(4))
@@ -78,6 +79,28 @@ def test_longer_than_the_model_is_refused() -> None:
 def test_an_asked_dtype_and_thread_count_win() -> None:
     plan = resolve(Options("m", kv_cache_dtype="float16", threads=9), facts(1 << 40))
     assert (plan.kv_dtype, plan.threads) == ("f16", 9) and "max_model_len: 2048" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ({"kv_cache_dtype": "int8_per_token_head"}, "int8"), ({"kv_cache_dtype": "int4_per_token_head"}, "int4"),
+        ({"kv_cache_dtype": "int8", "kv_cache_dtype_v": "int4"}, "int8/int4"), ({"kv_cache_dtype": "int8/int4"}, "int8/int4"),
+        ({"kv_cache_dtype_v": "int8"}, "bf16/int8"), ({"kv_cache_dtype": "int8", "kv_cache_dtype_v": "auto"}, "int8"),
+        ({"kv_cache_dtype": "f16", "kv_cache_dtype_v": "float16"}, "f16"),
+    ],
+)  # fmt: skip
+def test_values_may_have_a_dtype_of_their_own(given: dict[str, str], want: str) -> None:
+    plan = resolve(Options("m", max_num_seqs=1, **given), facts(1 << 40))  # type: ignore[arg-type]
+    assert plan.kv_dtype == want
+    assert plan.kv_bytes == plan.blocks[0] * 16 * sum(token_bytes(c, want) for c in LAYERS if isinstance(c, Paged))
+
+
+@pytest.mark.parametrize(("given", "field"), [("int8/fp3", "kv_cache_dtype_v"), ("int8/", "kv_cache_dtype_v"), ("/int8", "kv_cache_dtype")])
+def test_a_pair_of_dtypes_is_checked_on_both_sides(given: str, field: str) -> None:
+    with pytest.raises(UserError, match="int4_per_token_head") as caught:
+        Options("m", kv_cache_dtype=given)
+    assert caught.value.field == field
 
 
 def test_a_given_budget_is_filled_and_no_group_starves() -> None:

@@ -28,10 +28,11 @@ from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.models import load_spec
 from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.state import Faults, Policy, SchedulerConfig, SchedulerState
-from ridgeline.types import CompletionOutput, KvDtype, RequestOutput, SamplingParams
+from ridgeline.types import CompletionOutput, RequestOutput, SamplingParams
 
 FAMILIES = ("llama", "qwen3", "gemma3")
 REAL = ("smollm2", "gemma3-270m")
+CODES = ("int8", "int4", "int8/int4")
 STOCK = 20
 MODEL_LEN = 1000
 END = 3
@@ -50,7 +51,7 @@ def model(family: str) -> Any:
 
 
 @cache
-def real_program(family: str, size: int, kv: KvDtype, threads: int) -> Any:
+def real_program(family: str, size: int, kv: str, threads: int) -> Any:
     """Packed once per kind: a schedule uses the first of its many blocks."""
     graph, tensors = model(family)
     return cpu.load(graph, tensors, LoadPlan((3000 // size,) * len(cache_groups(graph.caches)), size, kv, threads))
@@ -62,7 +63,7 @@ def limits_of(family: str) -> Limits:
 
 
 def make_core(
-    family: str, blocks: Sequence[int], block_size: int, policy: CachePolicy, budget: Budget, *, kv: KvDtype, threads: int,
+    family: str, blocks: Sequence[int], block_size: int, policy: CachePolicy, budget: Budget, *, kv: str, threads: int,
     order: Policy = "fcfs", cascade: bool = True, faults: Sequence[Fault] = (),
 ) -> EngineCore:  # fmt: skip
     """An engine on a tiny model, its KV pool full of NaN."""
@@ -112,7 +113,7 @@ def submit(core: EngineCore, request: EngineRequest) -> RequestState:
 
 
 @cache
-def alone(family: str, number: int, kv: KvDtype) -> RequestOutput:
+def alone(family: str, number: int, kv: str) -> RequestOutput:
     groups = len(cache_groups(model(family)[0].caches))
     budget = Budget(MODEL_LEN, 4, itl_slack=None)
     core = make_core(family, (180,) * groups, 16, "off", budget, kv=kv, threads=1, cascade=False)
@@ -134,7 +135,8 @@ class Schedule:
     def run(self, events: Counter[str]) -> int:
         self.rng = rng = np.random.default_rng(self.seed)
         self.family = self.families[self.seed % len(self.families)]
-        self.kv: KvDtype = ("f32", "bf16", "f16")[int(rng.integers(3))]  # type: ignore[assignment]
+        floats = ("f32", "bf16", "f16")[int(rng.integers(3))]
+        self.kv = CODES[self.seed // 2 % 3] if self.seed % 2 else floats
         core = self._core()
         if self.breaks is not None:
             self.breaks(core)

@@ -47,7 +47,7 @@ def found(faults: tuple[Fault, ...] = (), breaks: Break | None = None, most: int
     return any(Schedule(seed, faults, breaks).run(Counter()) for seed in range(most))
 
 
-@pytest.mark.parametrize("fault", ["split_k", "block_segments", "no_copy", "stale_kv"])
+@pytest.mark.parametrize("fault", ["split_k", "block_segments", "no_copy", "stale_kv", "block_scales"])
 def test_broken_kernels_are_found(fault: Fault) -> None:
     assert found(faults=(fault,))
 

@@ -19,7 +19,7 @@ from ridgeline.formats.tensors import Tensors
 from ridgeline.graph.caches import cache_groups
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.step import BlockCopy, SharedWalk, Span, Step
-from ridgeline.types import Isa, KvDtype
+from ridgeline.types import Isa
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
@@ -48,7 +48,7 @@ class World:
         isa: Isa | None = None,
         threads: int = 2,
         block_size: int = 16,
-        kv: KvDtype = "bf16",
+        kv: str = "bf16",
         faults: Sequence[Fault] = (),
         seed: int = 0,
         evict: bool = True,

@@ -93,7 +93,10 @@ def test_quantized_formats_pay_for_their_scales() -> None:
     cache = Paged("layer", 8, 128, 128)
     assert block_bytes(cache, 16, "bf16") == 16 * 8 * 256 * 2
     assert block_bytes(cache, 16, "int8") == 16 * 8 * 2 * (128 + 4)
-    assert block_bytes(cache, 16, "int4") == 16 * 8 * 2 * (64 + 4)
+    assert block_bytes(cache, 16, "int4") == 16 * 8 * 2 * (64 + 4 * 4)  # a step and a least number, as halves, for each group of 32
+    assert block_bytes(cache, 16, "int8/int4") == 16 * 8 * ((128 + 4) + (64 + 4 * 4))
+    latent = Paged("mla", 1, 576, 512, None, True)
+    assert block_bytes(latent, 1, "int8/int4") == 576 + 4
     assert block_bytes(Paged("mla", 1, 576, 512, None, True), 16, "int8") == 16 * (576 + 4)
     with pytest.raises(UserError, match="fp3"):
         block_bytes(cache, 16, "fp3")

@@ -1,7 +1,7 @@
 // Micro-benchmark of attention through the native program: prompts, generation, batched decode and shared prefixes, layer after
 // layer with a cache each. Prints the least time of a layer; asserts nothing.
 //
-// usage: attention_bench [CASE|all] [ISA|best] [THREADS] [KV: f32|bf16|f16] [REPEATS]
+// usage: attention_bench [CASE|all] [ISA|best] [THREADS] [KV: f32|bf16|f16|int8|int4] [REPEATS]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -23,8 +23,8 @@ struct Shape {
   int64_t layers, heads, kv_heads, dim, window;
 };
 
-constexpr Shape kSmollm{"smollm2-135m", 30, 9, 3, 64, 0}, kLlama{"llama-1b", 16, 32, 8, 64, 0}, kGemma{"gemma3-270m", 18, 4, 1, 256, 512},
-    kQwen{"qwen2-0.5b", 24, 14, 2, 64, 0};
+constexpr Shape kSmollm{"smollm2-135m", 30, 9, 3, 64, 0}, kSmollm4{"smollm2, 4 layers", 4, 9, 3, 64, 0},
+    kLlama{"llama-1b", 16, 32, 8, 64, 0}, kGemma{"gemma3-270m", 18, 4, 1, 256, 512}, kQwen{"qwen2-0.5b", 24, 14, 2, 64, 0};
 
 struct Case {
   const char* name;
@@ -40,7 +40,8 @@ constexpr Case kCases[] = {
     {"generate-gemma", kGemma, 1, 543, 1, 0, false},    {"generate-qwen", kQwen, 1, 543, 1, 0, false},
     {"generate-4k", kSmollm, 1, 4095, 1, 0, false},     {"batch", kSmollm, 32, 191, 1, 0, false},
     {"batch-llama", kLlama, 32, 191, 1, 0, false},      {"batch-gemma", kGemma, 32, 191, 1, 0, false},
-    {"mixed", kSmollm, 8, 191, 32, 0, false},           {"prefix-apart", kSmollm, 32, 1023, 1, 768, false},
+    {"mixed", kSmollm, 8, 191, 32, 0, false},           {"long-batch", kSmollm4, 16, 3999, 1, 0, false},
+    {"chunk", kSmollm, 1, 3000, 16, 0, false},          {"prefix-apart", kSmollm, 32, 1023, 1, 768, false},
     {"prefix-shared", kSmollm, 32, 1023, 1, 768, true},
 };
 
@@ -137,7 +138,10 @@ int main(int argc, char** argv) {
   }
   options.threads = std::atoi(argument(3, "2").c_str());
   options.block_size = kBlock;
-  options.kv_dtype = kv == "f32" ? KvDtype::kF32 : kv == "f16" ? KvDtype::kF16 : KvDtype::kBF16;
+  const std::vector<std::string> dtypes{"f32", "bf16", "f16", "int8", "int4"};
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    if (kv == dtypes[i]) options.k_dtype = options.v_dtype = static_cast<KvDtype>(i);
+  }
   const int repeats = std::atoi(argument(5, "20").c_str());
   for (const Case& c : kCases) {
     if (name == "all" || name == c.name) Bench(c, options).run(repeats);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace ridgeline;
@@ -114,9 +115,9 @@ int compare(ProgramOptions options, int64_t head_dim, const std::vector<int32_t>
       options.threads = threads;
       for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{300}, std::vector<int64_t>{1, 50, 7, 16, 2}}) {
         if (same(whole, run(options, head_dim, tokens, sizes))) continue;
-        std::printf("FAILED: %s, dtype %d, head dim %d, block size %d, %d threads, first chunk %d\n", isa_name(options.isa),
-                    static_cast<int>(options.kv_dtype), static_cast<int>(head_dim), static_cast<int>(block_size), threads,
-                    static_cast<int>(sizes[0]));
+        std::printf("FAILED: %s, dtypes %d and %d, head dim %d, block size %d, %d threads, first chunk %d\n", isa_name(options.isa),
+                    static_cast<int>(options.k_dtype), static_cast<int>(options.v_dtype), static_cast<int>(head_dim),
+                    static_cast<int>(block_size), threads, static_cast<int>(sizes[0]));
         ++failures;
       }
     }
@@ -131,11 +132,15 @@ int main() {
   for (int32_t i = 0; i < 300; ++i) tokens.push_back(i * 17 % static_cast<int32_t>(kVocab));
   int failures = 0;
   for (int isa = 0; isa <= static_cast<int>(best_isa()); ++isa) {
-    for (const KvDtype dtype : {KvDtype::kF32, KvDtype::kBF16, KvDtype::kF16}) {
-      for (const int64_t head_dim : {20, 48}) {  // lanes left over, and none
+    using Pair = std::pair<KvDtype, KvDtype>;
+    for (const auto& [k_dtype, v_dtype] :
+         {Pair{KvDtype::kF32, KvDtype::kF32}, Pair{KvDtype::kBF16, KvDtype::kBF16}, Pair{KvDtype::kF16, KvDtype::kF16},
+          Pair{KvDtype::kInt8, KvDtype::kInt8}, Pair{KvDtype::kInt4, KvDtype::kInt4}, Pair{KvDtype::kInt8, KvDtype::kInt4}}) {
+      for (const int64_t head_dim : {20, 48, 64}) {  // lanes left over, none, and whole groups of int4
         ProgramOptions options;
         options.isa = static_cast<Isa>(isa);
-        options.kv_dtype = dtype;
+        options.k_dtype = k_dtype;
+        options.v_dtype = v_dtype;
         failures += compare(options, head_dim, tokens);
       }
     }

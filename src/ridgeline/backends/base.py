@@ -11,7 +11,6 @@ import numpy.typing as npt
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.step import Step
 from ridgeline.sampling.plan import Sampled, SamplePlan
-from ridgeline.types import KvDtype
 
 # Keys are walked in fixed segments counted from position 0, each giving (max, sum, output), merged left to right.
 KEY_SEGMENT = 256
@@ -19,11 +18,14 @@ KEY_SEGMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Resolved choices of a load. `blocks[g]` is the number of KV blocks of cache group g (`graph.caches.cache_groups`)."""
+    """Resolved choices of a load. `blocks[g]` is the number of KV blocks of cache group g (`graph.caches.cache_groups`).
+
+    `kv_dtype` is a `types.KvDtype`, or two of them for keys and values apart ("int8/int4").
+    """
 
     blocks: tuple[int, ...]
     block_size: int = 16
-    kv_dtype: KvDtype = "bf16"
+    kv_dtype: str = "bf16"
     threads: int = 1
     taps: tuple[str, ...] = ()
 

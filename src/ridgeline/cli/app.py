@@ -74,6 +74,7 @@ def run(
     max_model_len: args.MaxModelLen = None,
     threads: args.Threads = None,
     kv_cache_dtype: args.KvCacheDtype = "auto",
+    kv_cache_dtype_v: args.KvCacheDtypeV = None,
     block_size: args.BlockSize = 16,
     speculative_config: args.SpeculativeConfig = None,
     backend: args.Backend = "cpu",
@@ -98,7 +99,7 @@ def run(
     )  # fmt: skip
     options = args.load_options(
         model, max_model_len=max_model_len, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend=backend, isa=isa,
-        speculative_config=speculative_config,
+        speculative_config=speculative_config, kv_cache_dtype_v=kv_cache_dtype_v,
     )  # fmt: skip
     code = answer(options, prompt, params, system=system, raw=raw, as_json=json, quiet=quiet, trace=trace)
     raise typer.Exit(code)
@@ -118,6 +119,7 @@ def chat(
     max_model_len: args.MaxModelLen = None,
     threads: args.Threads = None,
     kv_cache_dtype: args.KvCacheDtype = "auto",
+    kv_cache_dtype_v: args.KvCacheDtypeV = None,
     block_size: args.BlockSize = 16,
     speculative_config: args.SpeculativeConfig = None,
     show_spec: Annotated[bool, typer.Option("--show-spec", help="Colour what was guessed; guesses by ngram unless told how.")] = False,
@@ -140,7 +142,7 @@ def chat(
     )
     options = args.load_options(
         model, max_model_len=max_model_len, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend=backend, isa=isa,
-        speculative_config=speculative_config or ('{"method": "ngram"}' if show_spec else None),
+        speculative_config=speculative_config or ('{"method": "ngram"}' if show_spec else None), kv_cache_dtype_v=kv_cache_dtype_v,
     )  # fmt: skip
     raise typer.Exit(converse(options, params, system=system, show_spec=show_spec))
 

@@ -25,7 +25,9 @@ _LENGTH_HELP = "Longest prompt and answer together, e.g. 4096, 8k. Default: the 
 _THREADS_HELP = "Worker threads. Default: CPUs this process may use."
 MaxModelLen = Annotated[int | None, typer.Option(parser=count("--max-model-len"), metavar="N", help=_LENGTH_HELP)]
 Threads = Annotated[int | None, typer.Option(parser=count("--threads"), metavar="N", help=_THREADS_HELP)]
-KvCacheDtype = Annotated[str, typer.Option(metavar="DTYPE", help="How keys and values are kept: auto, f32, bf16, f16.")]
+_KV_HELP = "How keys and values are kept: auto, f32, bf16, f16, int8, int4; two of them (int8/int4) for keys and values apart."
+KvCacheDtype = Annotated[str, typer.Option(metavar="DTYPE", help=_KV_HELP)]
+KvCacheDtypeV = Annotated[str | None, typer.Option(metavar="DTYPE", help="How values are kept, where not as the keys are.")]
 BlockSize = Annotated[int, typer.Option(parser=count("--block-size"), metavar="N", help="Tokens per KV block.")]
 Backend = Annotated[str, typer.Option(metavar="NAME", help="cpu, or reference (numpy: slow, the definition).")]
 Isa = Annotated[str, typer.Option(metavar="NAME", help="Kernels: auto, portable, avx2, avx512.")]
@@ -56,7 +58,8 @@ def load_options(
     return make_options(
         model,
         {
-            "max_model_len": max_model_len, "threads": threads, "kv_cache_dtype": kv_cache_dtype, "block_size": block_size,
+            "max_model_len": max_model_len, "threads": threads, "kv_cache_dtype": kv_cache_dtype,
+            "kv_cache_dtype_v": kv_cache_dtype_v, "block_size": block_size,
             "backend": backend, "isa": isa, "max_num_seqs": max_num_seqs, "speculative_config": speculative_config,
         },
     )  # fmt: skip

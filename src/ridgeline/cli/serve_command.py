@@ -21,6 +21,13 @@ _HOSTS_HELP = "Name accepted in the Host header beside this machine's own. Defau
 _OTLP_HELP = "Send OpenTelemetry spans to this OTLP/HTTP collector; needs the SDK installed."
 _SAMPLING_HELP = "Where sampling defaults come from: auto (the model's generation config) or openai."
 
+_KvMemory = Annotated[
+    int | None,
+    typer.Option(
+        "--kv-cache-memory-bytes", "--kv-cache-memory", parser=args.size("--kv-cache-memory-bytes"), metavar="BYTES", help=_KV_HELP
+    ),
+]
+
 
 def serve(
     context: typer.Context,
@@ -33,13 +40,9 @@ def serve(
     max_num_batched_tokens: Annotated[
         int, typer.Option(parser=args.count("--max-num-batched-tokens"), metavar="N", help=_BATCHED_HELP)
     ] = 512,
-    kv_cache_memory_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--kv-cache-memory-bytes", "--kv-cache-memory", parser=args.size("--kv-cache-memory-bytes"), metavar="BYTES", help=_KV_HELP
-        ),
-    ] = None,
+    kv_cache_memory_bytes: _KvMemory = None,
     kv_cache_dtype: args.KvCacheDtype = "auto",
+    kv_cache_dtype_v: args.KvCacheDtypeV = None,
     block_size: args.BlockSize = 16,
     speculative_config: args.SpeculativeConfig = None,
     enable_prefix_caching: Annotated[bool, typer.Option(help="Reuse the KV of prompts that begin alike.")] = True,

@@ -36,6 +36,7 @@ class ServeOptions:
     max_num_batched_tokens: int = 512
     kv_cache_memory_bytes: int | None = None
     kv_cache_dtype: str = "auto"
+    kv_cache_dtype_v: str | None = None
     block_size: int = 16
     speculative_config: str | Mapping[str, Any] | None = None
     enable_prefix_caching: bool = True

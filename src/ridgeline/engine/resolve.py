@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ridgeline.errors import UserError
 from ridgeline.graph.caches import Cache, cache_groups
-from ridgeline.kv.layout import group_block_bytes, peak_blocks
+from ridgeline.kv.layout import group_block_bytes, join_kv_dtype, peak_blocks
 from ridgeline.options import KV_DTYPE_NAMES, Options, Plan, speculative_config
 from ridgeline.types import KvDtype
 
@@ -31,8 +31,7 @@ class Facts:
 
 def resolve(options: Options, facts: Facts) -> Plan:
     """Raises `UserError` for a length or a budget that the model or the memory cannot hold, with both numbers."""
-    asked = KV_DTYPE_NAMES[options.kv_cache_dtype]
-    dtype: KvDtype = DEFAULT_KV_DTYPE if asked == "auto" else asked
+    dtype = kv_dtype_of(options)
     budget = options.kv_cache_memory_bytes or int(facts.memory_bytes * KV_SHARE)
     if budget > facts.memory_bytes:
         text = f"kv_cache_memory_bytes is {budget}, the machine has {facts.memory_bytes} left"
@@ -52,6 +51,14 @@ def resolve(options: Options, facts: Facts) -> Plan:
         max_num_queued_reqs=options.max_num_queued_reqs, itl_target=options.itl_target,
         speculative=speculative_config(options.speculative_config),
     )  # fmt: skip
+
+
+def kv_dtype_of(options: Options) -> str:
+    """The dtype of keys, and that of values where it is another one: "int8/int4"."""
+    asked = KV_DTYPE_NAMES[options.kv_cache_dtype]
+    keys: KvDtype = DEFAULT_KV_DTYPE if asked == "auto" else asked
+    values = "auto" if options.kv_cache_dtype_v is None else KV_DTYPE_NAMES[options.kv_cache_dtype_v]
+    return join_kv_dtype(keys, keys if values == "auto" else values)
 
 
 def _length(options: Options, facts: Facts, sizing: _Sizing, budget: int) -> tuple[int, tuple[str, ...]]:
@@ -78,7 +85,7 @@ class _Sizing:
 
     caches: tuple[Cache, ...]
     block_size: int
-    dtype: KvDtype
+    dtype: str
     chunk: int
 
     def blocks(self, length: int, seqs: int) -> tuple[int, ...]:

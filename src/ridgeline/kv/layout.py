@@ -17,7 +17,7 @@ from ridgeline.graph.caches import Cache, CacheGroup, Paged, State, cache_groups
 class KvFormat:
     """How the numbers of one token and one KV head are stored. Self-contained per token and head, never across tokens.
 
-    `bits` per value; one scale of `scale_bytes` for each `group` values along the head dimension (0: one per row).
+    `bits` per value; one scale (and zero point) of `scale_bytes` for each `group` values along the head dimension (0: one per row).
     """
 
     name: str
@@ -34,7 +34,7 @@ class KvFormat:
 
 
 KV_FORMATS: dict[str, KvFormat] = {
-    f.name: f for f in (KvFormat("f32", 32), KvFormat("bf16", 16), KvFormat("f16", 16), KvFormat("int8", 8, 4), KvFormat("int4", 4, 4))
+    f.name: f for f in (KvFormat("f32", 32), KvFormat("bf16", 16), KvFormat("f16", 16), KvFormat("int8", 8, 4), KvFormat("int4", 4, 4, 32))
 }
 
 
@@ -48,11 +48,21 @@ def kv_format(dtype: str | KvFormat) -> KvFormat:
     return found
 
 
+def split_kv_dtype(dtype: str) -> tuple[str, str]:
+    """The dtypes of keys and of values: "int8" is both, "int8/int4" is one of each."""
+    keys, _, values = dtype.partition("/")
+    return keys, values or keys
+
+
+def join_kv_dtype(keys: str, values: str) -> str:
+    """One name for both, as `split_kv_dtype` reads it."""
+    return keys if keys == values else f"{keys}/{values}"
+
+
 def token_bytes(cache: Paged, dtype: str | KvFormat) -> int:
-    """Bytes that one token adds to one layer's cache. A latent cache (`v_aliases_k`) stores its row once."""
-    form = kv_format(dtype)
-    values = 0 if cache.v_aliases_k else form.row_bytes(cache.v_dim)
-    return cache.kv_heads * (form.row_bytes(cache.k_dim) + values)
+    """Bytes that one token adds to one layer's cache. A latent cache (`v_aliases_k`) stores its row once, in the dtype of keys."""
+    keys, values = (dtype, dtype) if isinstance(dtype, KvFormat) else map(kv_format, split_kv_dtype(dtype))
+    return cache.kv_heads * (keys.row_bytes(cache.k_dim) + (0 if cache.v_aliases_k else values.row_bytes(cache.v_dim)))
 
 
 def block_bytes(cache: Paged, block_size: int, dtype: str) -> int:

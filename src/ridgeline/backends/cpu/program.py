@@ -23,13 +23,14 @@ from ridgeline.graph.ops import Op
 from ridgeline.graph.rewrite import fuse
 from ridgeline.graph.step import Step
 from ridgeline.graph.verify import verify
+from ridgeline.kv.layout import split_kv_dtype
 from ridgeline.sampling.plan import Sampled, SamplePlan, TopLogprobs
 from ridgeline.types import Isa
 
 ISAS: tuple[Isa, ...] = ("portable", "avx2", "avx512")
-KV_DTYPES = {"f32": 0, "bf16": 1, "f16": 2}
-Fault = Literal["split_k", "block_segments", "no_copy", "stale_kv"]
-FAULTS: dict[Fault, int] = {"split_k": 1, "block_segments": 2, "no_copy": 4, "stale_kv": 8}
+KV_DTYPES = {"f32": 0, "bf16": 1, "f16": 2, "int8": 3, "int4": 4}
+Fault = Literal["split_k", "block_segments", "no_copy", "stale_kv", "block_scales"]
+FAULTS: dict[Fault, int] = {"split_k": 1, "block_segments": 2, "no_copy": 4, "stale_kv": 8, "block_scales": 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ class CpuProgram:
         self.graph, self.plan = fuse(graph), plan
         verify(self.graph)
         self.native = _native.Program(
-            ISAS.index(self.isa), plan.threads, plan.block_size, KV_DTYPES[plan.kv_dtype], sum(FAULTS[fault] for fault in faults)
+            ISAS.index(self.isa), plan.threads, plan.block_size, *(KV_DTYPES[dtype] for dtype in split_kv_dtype(plan.kv_dtype)),
+            sum(FAULTS[fault] for fault in faults),
         )
         low = lower(self.graph, tensors, self.native, plan.blocks, plan.taps, progress)
         self._rows = {tap: _rows(low, value) for tap, value in graph.outputs.items() if tap in (*plan.taps, "logits")}

@@ -183,16 +183,17 @@ void bind_program(nb::module_& m) {
   nb::class_<Program>(m, "Program")
       .def(
           "__init__",
-          [](Program* self, int isa, int threads, int64_t block_size, int kv_dtype, uint32_t faults) {
+          [](Program* self, int isa, int threads, int64_t block_size, int k_dtype, int v_dtype, uint32_t faults) {
             ProgramOptions options;
             options.isa = static_cast<Isa>(isa);
             options.threads = threads;
             options.block_size = block_size;
-            options.kv_dtype = static_cast<KvDtype>(kv_dtype);
+            options.k_dtype = static_cast<KvDtype>(k_dtype);
+            options.v_dtype = static_cast<KvDtype>(v_dtype);
             options.faults = faults;
             new (self) Program(options);
           },
-          "isa"_a, "threads"_a, "block_size"_a, "kv_dtype"_a, "faults"_a)
+          "isa"_a, "threads"_a, "block_size"_a, "k_dtype"_a, "v_dtype"_a, "faults"_a)
       .def("add_weight", &add_weight)
       .def("add_vector", [](Program& p, Floats v) { return p.add_vector(std::vector<float>(v.data(), v.data() + v.shape(0))); })
       .def("add_rope_table", &Program::add_rope_table)

@@ -57,11 +57,8 @@ int Program::add_rope_table(std::vector<double> inv_freq, double scale) {
 }
 
 int Program::add_cache(int64_t group, int64_t blocks, int64_t kv_heads, int64_t k_dim, int64_t v_dim, int64_t window, bool v_aliases_k) {
-  CacheStore c{{impl_->options.kv_dtype, blocks, kv_heads, k_dim, v_dim, impl_->options.block_size, v_aliases_k, nullptr, nullptr},
-               group,
-               window,
-               {},
-               {}};
+  const ProgramOptions& o = impl_->options;
+  CacheStore c{{o.k_dtype, o.v_dtype, blocks, kv_heads, k_dim, v_dim, o.block_size, v_aliases_k, nullptr, nullptr}, group, window, {}, {}};
   // A pool of huge pages would take 2 MiB per layer and head for the first token.
   c.k = HugeBuffer(static_cast<size_t>(blocks * kv_heads * c.pool.k_bytes()), true);
   c.v = HugeBuffer(static_cast<size_t>(blocks * kv_heads * c.pool.v_bytes()), true);

@@ -17,13 +17,13 @@
 namespace ridgeline {
 
 // Ways to be wrong on purpose, for the tests that must notice.
-enum Fault : uint32_t { kFaultSplitK = 1, kFaultBlockSegments = 2, kFaultNoCopy = 4, kFaultStaleKv = 8 };
+enum Fault : uint32_t { kFaultSplitK = 1, kFaultBlockSegments = 2, kFaultNoCopy = 4, kFaultStaleKv = 8, kFaultBlockScales = 16 };
 
 struct ProgramOptions {
   Isa isa = Isa::kPortable;
   int threads = 1;
   int64_t block_size = 16;
-  KvDtype kv_dtype = KvDtype::kBF16;
+  KvDtype k_dtype = KvDtype::kBF16, v_dtype = KvDtype::kBF16;
   uint32_t faults = 0;
 };
 

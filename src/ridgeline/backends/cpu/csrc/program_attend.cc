@@ -52,9 +52,14 @@ struct Planner {
     }
   }
 
-  int64_t tile_tokens(int64_t rows) const {
-    const int64_t fair = divide_up(rows * shape.kv_heads, workers * kTasksPerWorker), most = most_rows(shape) / group();
-    return std::clamp<int64_t>(fair, std::min<int64_t>(most, divide_up(12, group())), most);
+  // Of a span of `tokens` out of `all`: a tile converts its keys once for all its rows, so it is no smaller than needed to keep every
+  // worker busy; tiles of few states are cut over their segments besides.
+  int64_t tile_tokens(int64_t all, int64_t tokens, int64_t segments) const {
+    const int64_t most = most_rows(shape) / group(), states = segments * std::min(tokens, most) * shape.heads;
+    const int64_t parts = shape.kv_heads * (states <= kSplitStates ? std::max<int64_t>(1, segments) : 1);
+    const int64_t fair = divide_up(all * parts, workers * kTasksPerWorker);
+    const int64_t size = std::clamp<int64_t>(fair, std::min<int64_t>(most, divide_up(12, group())), most);
+    return divide_up(tokens, divide_up(tokens, size));
   }
 
   void share() {
@@ -70,8 +75,8 @@ struct Planner {
         walked[i] = s.tokens / segment;
         for (int64_t t = 0; t < step.spans[i].count; ++t) plan.tokens.push_back(static_cast<int32_t>(starts[i] + t));
       }
-      const int64_t rows = static_cast<int64_t>(plan.tokens.size()) - from;
-      cut(plan.shared, from, tile_tokens(rows), s.spans.front(), 0, true, s.tokens / segment);
+      const int64_t tokens = static_cast<int64_t>(plan.tokens.size()) - from, segments = s.tokens / segment;
+      if (tokens > 0) cut(plan.shared, from, tile_tokens(tokens, tokens, segments), s.spans.front(), 0, true, segments);
     }
   }
 
@@ -85,7 +90,9 @@ struct Planner {
         plan.flops += (s.past + t + 1 - first_key(shape, s.past + t)) * shape.heads * 2 * (shape.k_dim + shape.v_dim);
       }
       plan.keys += s.past + s.count - first_key(shape, s.past);
-      cut(plan.own, from, tile_tokens(step.rows), static_cast<int>(i), walked[i], false, 0);
+      const int64_t first = std::max(walked[i] * segment, first_key(shape, s.past)) / segment;
+      const int64_t segments = divide_up(s.past + s.count, segment) - first;
+      cut(plan.own, from, tile_tokens(step.rows, s.count, segments), static_cast<int>(i), walked[i], false, 0);
       token += s.count;
     }
   }
@@ -150,9 +157,15 @@ struct TileMemory {
   AttentionScratch scratch;
   AttentionState part, total;
 
+  // Of a segment in the dtype that has the most scales.
+  static int64_t scale_floats(const AttendShape& s) {
+    return kKeySegment * (kv_scales(KvDtype::kInt4, s.k_dim) + kv_scales(KvDtype::kInt4, s.v_dim));
+  }
+
   static int64_t bytes(const AttendShape& s, int64_t rows) {
     const int64_t padded = divide_up(rows, 16) * 16;
-    return (padded * (row_floats(s) + 4) + kKeyPanel * (s.k_dim + v_stride(s.v_dim))) * static_cast<int64_t>(sizeof(float)) +
+    return (padded * (row_floats(s) + 4) + kKeyPanel * (s.k_dim + v_stride(s.v_dim)) + scale_floats(s)) *
+               static_cast<int64_t>(sizeof(float)) +
            2 * padded * static_cast<int64_t>(sizeof(int64_t));
   }
 
@@ -162,7 +175,8 @@ struct TileMemory {
     last = first + padded;
     float* next = reinterpret_cast<float*>(last + padded);
     const auto take = [&next](int64_t n) { return std::exchange(next, next + n); };
-    scratch = {take(s.k_dim * kKeyPanel), take(kKeyPanel * v_stride(s.v_dim)), take(padded * kKeySegment)};
+    scratch = {take(s.k_dim * kKeyPanel), take(kKeyPanel * v_stride(s.v_dim)), take(padded * kKeySegment),
+               take(kKeySegment * kv_scales(KvDtype::kInt4, s.k_dim)), take(kKeySegment * kv_scales(KvDtype::kInt4, s.v_dim))};
     part = {take(padded), take(padded), take(padded * v_stride(s.v_dim))};
     total = {take(padded), take(padded), take(padded * v_stride(s.v_dim))};
     q = take(padded * s.k_dim);

@@ -55,6 +55,10 @@ void Program::Impl::run_cache_write(const TokenOp& op, int64_t t) {
   if ((options.faults & kFaultStaleKv) != 0 && position == span.past && span.past > 0) return;  // broken on purpose
   const int32_t block = step->tables[cache.group][span_of[t]].blocks[position / size];
   kv.write(cache.pool, block, position % size, row(op.a, t), row(op.b, t));
+  if ((options.faults & kFaultBlockScales) == 0 || cache.pool.k_dtype != KvDtype::kInt8) return;
+  for (int64_t head = 0; head < cache.pool.kv_heads; ++head) {  // broken on purpose: one scale for all keys of a block
+    std::memcpy(cache.pool.k_scales(block, head) + position % size * 4, cache.pool.k_scales(block, head), 4);
+  }
 }
 
 void Program::Impl::run_token_op(const TokenOp& op, int64_t first, int64_t last) {

@@ -33,9 +33,11 @@ struct AttentionState {
 };
 
 struct AttentionScratch {
-  float* keys;    // [k_dim, kKeyPanel]
-  float* values;  // [kKeyPanel, v_stride(v_dim)]
-  float* scores;  // [rows, kKeySegment]
+  float* keys;      // [k_dim, kKeyPanel]
+  float* values;    // [kKeyPanel, v_stride(v_dim)]
+  float* scores;    // [rows, kKeySegment]
+  float* k_scales;  // [kv_scales(k_dtype, k_dim), kKeySegment], from the segment's first key
+  float* v_scales;  // [kKeySegment, kv_scales(v_dtype, v_dim)]
 };
 
 // Keys [from, to), by position, that the same worker reads next: a hint, so that they are on their way. Empty for none.

@@ -116,29 +116,49 @@ void panel_values(const Walk& w, const float* b, int64_t stride, Range keys, con
   }
 }
 
+// A panel's keys as floats; those of int8 without their scale, which the scores are multiplied with.
 template <typename L>
 void stage_keys(const Walk& w, int64_t first, Range keys) {
   const KvPool& pool = *w.tile.pool;
   const bool whole = pool.block_size % kLanes == 0 && w.tile.segment % kLanes == 0;
-  for (int64_t key = keys.from; key < keys.to;) {
-    int64_t slot = w.slot(key), at = key - first;
-    const int64_t end = at_most(w.block_end(key), keys.to);
+  each_run(w, keys, [&](int64_t slot, int64_t key, int64_t count) {
     const auto* k = reinterpret_cast<const typename L::T*>(pool.k_head(w.block(key), w.tile.kv_head));
-    if (whole) {
-      at -= slot - lanes_down(slot);
-      slot = lanes_down(slot);
-    }
+    const int64_t before = whole ? slot - lanes_down(slot) : 0, at = key - first - before;
     for (int64_t d = 0; d < pool.k_dim; ++d) {
-      const auto* from = k + d * pool.block_size + slot;
+      const auto* from = k + d * pool.block_size + slot - before;
       float* to = w.scratch.keys + d * kKeyPanel + at;
       if (whole) {
-        for (int64_t i = 0; i < end - first - at; i += kLanes) Vec::store(to + i, L::load(from + i));
+        for (int64_t i = 0; i < before + count; i += kLanes) Vec::store(to + i, L::load(from + i));
       } else {
-        for (int64_t i = 0; i < end - key; ++i) to[i] = L::one(from[i]);
+        for (int64_t i = 0; i < count; ++i) to[i] = L::one(from[i]);
       }
     }
-    key = end;
-  }
+  });
+}
+
+template <>
+void stage_keys<LoadInt4>(const Walk& w, int64_t first, Range keys) {
+  const KvPool& pool = *w.tile.pool;
+  const bool whole = pool.block_size % kLanes == 0 && w.tile.segment % kLanes == 0;
+  each_run(w, keys, [&](int64_t slot, int64_t key, int64_t count) {
+    const uint8_t* k = pool.k_head(w.block(key), w.tile.kv_head);
+    const int64_t before = whole ? slot - lanes_down(slot) : 0;
+    for (int64_t d = 0; d < pool.k_dim; ++d) {
+      const KvNibble nibble = kv_nibble(d, pool.k_dim);
+      const uint8_t* from = k + nibble.byte * pool.block_size + slot - before;
+      const float* steps = w.scratch.k_scales + d / kKvGroup * 2 * kKeySegment + key - before;
+      float* to = w.scratch.keys + d * kKeyPanel + key - first - before;
+      if (whole) {
+        for (int64_t i = 0; i < before + count; i += kLanes) {
+          Vec::store(to + i, Vec::fma(Vec::load_u4(from + i, nibble.shift), Vec::load(steps + i), Vec::load(steps + kKeySegment + i)));
+        }
+      } else {
+        for (int64_t i = 0; i < count; ++i) {
+          to[i] = __builtin_fmaf(static_cast<float>((from[i] >> nibble.shift) & 15), steps[i], steps[kKeySegment + i]);
+        }
+      }
+    }
+  });
 }
 
 template <typename L>
@@ -157,32 +177,50 @@ void stage_values(const Walk& w, Range keys) {
   }
 }
 
+template <>
+void stage_values<LoadInt4>(const Walk& w, Range keys) {
+  const KvPool& pool = *w.tile.pool;
+  const int64_t dim = pool.v_aliases_k ? pool.k_dim : pool.v_dim, width = v_stride(pool.v_dim), groups = 2 * kv_groups(dim);
+  const int64_t whole = !pool.v_aliases_k && pool.v_dim % kKvGroup == 0 ? pool.v_dim : 0;
+  for (int64_t key = keys.from; key < keys.to; ++key) {
+    float* to = w.scratch.values + (key - keys.from) * width;
+    const int64_t block = w.block(key), slot = w.slot(key), next = pool.v_aliases_k ? pool.block_size : 1;
+    const uint8_t* from =
+        pool.v_aliases_k ? pool.k_head(block, w.tile.kv_head) + slot : pool.v_head(block, w.tile.kv_head) + slot * pool.v_row();
+    // Step and least of a group; those of keys are rows of the segment.
+    const float* scales = pool.v_aliases_k ? w.scratch.k_scales + key : w.scratch.v_scales + key * groups;
+    const int64_t apart = pool.v_aliases_k ? kKeySegment : 1;
+    for (int64_t d = 0; d < whole; d += kLanes) {
+      const KvNibble at = kv_nibble(d, dim);
+      const float* scale = scales + d / kKvGroup * 2;
+      Vec::store(to + d, Vec::fma(Vec::load_u4(from + at.byte, at.shift), Vec::set1(scale[0]), Vec::set1(scale[1])));
+    }
+    for (int64_t d = whole; d < pool.v_dim; ++d) {
+      const KvNibble at = kv_nibble(d, dim);
+      const float* scale = scales + d / kKvGroup * 2 * apart;
+      to[d] = __builtin_fmaf(static_cast<float>((from[at.byte * next] >> at.shift) & 15), scale[0], scale[apart]);
+    }
+    for (int64_t d = pool.v_dim; d < width; ++d) to[d] = 0.0f;
+  }
+}
+
 // Many rows: a panel is converted once and read by all of them.
-template <typename L>
 void segment_staged(const Walk& w, Range keys, const AttentionState& state) {
+  const KvPool& pool = *w.tile.pool;
+  decode_key_scales(w, keys);
   for (int64_t first = keys.from / kKeyPanel * kKeyPanel; first < keys.to; first += kKeyPanel) {
     const Range panel{at_least(first, keys.from), at_most(first + kKeyPanel, keys.to)};
-    stage_keys<L>(w, first, panel);
+    with_loader(pool.k_dtype, [&](auto loader) { stage_keys<decltype(loader)>(w, first, panel); });
     panel_scores(w, w.scratch.keys, kKeyPanel, first, panel);
   }
+  decode_value_scales(w, keys);
   for (int64_t r = 0; r < w.tile.rows; ++r) {
     if (!w.row(r).empty()) softmax_rows(w, r, r + 1, w.row(r), state);
   }
   for (int64_t first = keys.from / kKeyPanel * kKeyPanel; first < keys.to; first += kKeyPanel) {
     const Range panel{at_least(first, keys.from), at_most(first + kKeyPanel, keys.to)};
-    stage_values<L>(w, panel);
-    panel_values(w, w.scratch.values, v_stride(w.tile.pool->v_dim), panel, state);
-  }
-}
-
-template <typename L>
-void segment_as(const Walk& w, Range keys, const AttentionAhead& ahead, const AttentionState& state) {
-  const KvPool& pool = *w.tile.pool;
-  const bool whole = pool.block_size % kLanes == 0 && pool.v_dim % 16 == 0 && w.tile.segment % kLanes == 0 && !pool.v_aliases_k;
-  if (whole && (w.tile.rows <= kRowBlock || (w.tile.rows <= kDirectRows && w.common(0, w.tile.rows) == keys))) {
-    segment_direct<L>(w, ahead, state);
-  } else {
-    segment_staged<L>(w, keys, state);
+    with_loader(pool.v_aliases_k ? pool.k_dtype : pool.v_dtype, [&](auto loader) { stage_values<decltype(loader)>(w, panel); });
+    panel_values(w, w.scratch.values, v_stride(pool.v_dim), panel, state);
   }
 }
 
@@ -191,13 +229,13 @@ void attend_segment(const AttentionTile& tile, int64_t s, const AttentionAhead& 
   const Walk w{tile, scratch, s * tile.segment};
   const Range keys = w.any(0, tile.rows);
   if (keys.empty()) return;
-  switch (tile.pool->dtype) {
-    case KvDtype::kF32:
-      return segment_as<LoadF32>(w, keys, ahead, state);
-    case KvDtype::kBF16:
-      return segment_as<LoadBf16>(w, keys, ahead, state);
-    case KvDtype::kF16:
-      return segment_as<LoadF16>(w, keys, ahead, state);
+  const KvPool& pool = *tile.pool;
+  const int64_t lanes = pool.v_dtype == KvDtype::kInt4 ? kKvGroup : 16;
+  const bool whole = pool.block_size % kLanes == 0 && pool.v_dim % lanes == 0 && tile.segment % kLanes == 0 && !pool.v_aliases_k;
+  if (whole && (tile.rows <= kRowBlock || (tile.rows <= kDirectRows && w.common(0, tile.rows) == keys))) {
+    segment_direct(w, ahead, state);
+  } else {
+    segment_staged(w, keys, state);
   }
 }
 

@@ -1,7 +1,8 @@
-// What the attention kernels share: a row's keys in a segment, the way through a block table, the softmax of a row.
-// On lanes of `Vec`; included once per instruction set, after its vec_*.h.
+// What the attention kernels share: a row's keys in a segment, the way through a block table, the scales of codes, the softmax of
+// a row. On lanes of `Vec`; included once per instruction set, after its vec_*.h.
 #pragma once
 #include <cstdint>
+#include <cstring>
 
 #include "ops/attention.h"
 #include "ops/half.h"
@@ -29,6 +30,32 @@ struct LoadF16 {
   static Reg load(const T* p) { return Vec::load_f16(p); }
   static float one(T x) { return f16_to_float(x); }
 };
+
+struct LoadInt8 {
+  using T = int8_t;
+  static Reg load(const T* p) { return Vec::load_i8(p); }
+  static float one(T x) { return static_cast<float>(x); }
+};
+struct LoadInt4 {
+  using T = uint8_t;
+};
+
+// f(loader) for a dtype found at run time.
+template <typename F>
+inline void with_loader(KvDtype dtype, const F& f) {
+  switch (dtype) {
+    case KvDtype::kF32:
+      return f(LoadF32{});
+    case KvDtype::kBF16:
+      return f(LoadBf16{});
+    case KvDtype::kF16:
+      return f(LoadF16{});
+    case KvDtype::kInt8:
+      return f(LoadInt8{});
+    case KvDtype::kInt4:
+      return f(LoadInt4{});
+  }
+}
 
 // f.run<R, N>() for sizes found at run time: at most kRowBlock rows, and kMost vectors or more.
 template <int N, typename F>
@@ -99,10 +126,84 @@ struct Walk {
   int64_t block_end(int64_t key) const { return key + tile.pool->block_size - slot(key); }
 };
 
-// Turns a row's scores into exp(score - max), and its max and sum.
-void softmax_row(float* scores, Range keys, float cap, float* largest, float* sum) {
+template <typename T>
+inline T read_as(const uint8_t* p) {
+  T x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+
+// Scales of keys [keys.from, keys.to) of the segment as floats; f(slot, key, count) for each run of keys in one block.
+template <typename F>
+inline void each_run(const Walk& w, Range keys, const F& f) {
+  for (int64_t key = keys.from; key < keys.to;) {
+    const int64_t end = at_most(w.block_end(key), keys.to);
+    f(w.slot(key), key, end - key);
+    key = end;
+  }
+}
+
+void decode_key_scales(const Walk& w, Range keys) {
+  const KvPool& pool = *w.tile.pool;
+  const int64_t rows = kv_scales(pool.k_dtype, pool.k_dim);
+  if (rows == 0) return;
+  each_run(w, keys, [&](int64_t slot, int64_t key, int64_t count) {
+    const uint8_t* from = pool.k_scales(w.block(key), w.tile.kv_head);
+    for (int64_t row = 0; row < rows; ++row) {
+      float* to = w.scratch.k_scales + row * kKeySegment + key;
+      if (pool.k_dtype == KvDtype::kInt8) {
+        std::memcpy(to, from + slot * 4, static_cast<size_t>(count) * 4);
+        continue;
+      }
+      const uint8_t* halves = from + (row * pool.block_size + slot) * 2;
+      if (count % kLanes == 0 && pool.block_size % kLanes == 0) {
+        for (int64_t i = 0; i < count; i += kLanes) Vec::store(to + i, Vec::load_f16(reinterpret_cast<const uint16_t*>(halves) + i));
+      } else {
+        for (int64_t i = 0; i < count; ++i) to[i] = f16_to_float(read_as<uint16_t>(halves + 2 * i));
+      }
+    }
+  });
+}
+
+// Values that are part of the key have no scales of their own.
+void decode_value_scales(const Walk& w, Range keys) {
+  const KvPool& pool = *w.tile.pool;
+  const int64_t rows = kv_scales(pool.v_dtype, pool.v_dim);
+  if (rows == 0 || pool.v_aliases_k) return;
+  each_run(w, keys, [&](int64_t slot, int64_t key, int64_t count) {
+    const uint8_t* from = pool.v_scales(w.block(key), w.tile.kv_head);
+    float* to = w.scratch.v_scales + key * rows;
+    if (pool.v_dtype == KvDtype::kInt8) {
+      std::memcpy(to, from + slot * 4, static_cast<size_t>(count) * 4);
+      return;
+    }
+    const uint8_t* halves = from + slot * rows * 2;
+    int64_t i = 0;
+    if (pool.block_size % kLanes == 0 && pool.v_dim % kKvGroup == 0) {
+      for (; i + kLanes <= count * rows; i += kLanes) Vec::store(to + i, Vec::load_f16(reinterpret_cast<const uint16_t*>(halves) + i));
+    }
+    for (; i < count * rows; ++i) to[i] = f16_to_float(read_as<uint16_t>(halves + 2 * i));
+  });
+}
+
+// What a row of scores is multiplied with before and after the softmax, by key of the segment; null for nothing.
+struct RowScales {
+  const float *scores, *probabilities;
+};
+
+inline RowScales row_scales(const Walk& w) {
+  const KvPool& pool = *w.tile.pool;
+  const float* keys = pool.k_dtype == KvDtype::kInt8 ? w.scratch.k_scales : nullptr;
+  return {keys, pool.v_aliases_k ? keys : pool.v_dtype == KvDtype::kInt8 ? w.scratch.v_scales : nullptr};
+}
+
+// Turns a row's scores into exp(score - max), times the scale of the value, and its max and sum.
+void softmax_row(float* scores, Range keys, const RowScales& scales, float cap, float* largest, float* sum) {
   const Reg none = constant(-__builtin_inff()), c = constant(cap), inverse = constant(cap == 0 ? 0.0f : 1.0f / cap);
   const int64_t begin = lanes_down(keys.from), end = lanes_up(keys.to);
+  if (scales.scores != nullptr) {
+    for (int64_t i = begin; i < end; i += kLanes) Vec::store(scores + i, Vec::mul(Vec::load(scores + i), Vec::load(scales.scores + i)));
+  }
   if (cap != 0) {
     for (int64_t i = begin; i < end; i += kLanes) Vec::store(scores + i, softcap_lanes(Vec::load(scores + i), c, inverse));
   }
@@ -123,13 +224,17 @@ void softmax_row(float* scores, Range keys, float cap, float* largest, float* su
   }
   *largest = top;
   *sum = Vec::sum(total);
+  if (scales.probabilities == nullptr) return;
+  for (int64_t i = begin; i < end; i += kLanes)
+    Vec::store(scores + i, Vec::mul(Vec::load(scores + i), Vec::load(scales.probabilities + i)));
 }
 
 // Rows [r0, r1), which all see `keys`.
 void softmax_rows(const Walk& w, int64_t r0, int64_t r1, Range keys, const AttentionState& state) {
   const int64_t width = v_stride(w.tile.pool->v_dim);
+  const RowScales scales = row_scales(w);
   for (int64_t r = r0; r < r1; ++r) {
-    softmax_row(w.scratch.scores + r * kKeySegment, keys, w.tile.softcap, state.largest + r, state.sum + r);
+    softmax_row(w.scratch.scores + r * kKeySegment, keys, scales, w.tile.softcap, state.largest + r, state.sum + r);
     for (int64_t i = 0; i < width; i += kLanes) Vec::store(state.out + r * width + i, Vec::zero());
   }
 }

@@ -45,6 +45,13 @@ struct Vec {
   static Reg load_f16(const uint16_t* p) {
     return make([&](int i) { return f16_to_float(p[i]); });
   }
+  static Reg load_i8(const int8_t* p) {
+    return make([&](int i) { return static_cast<float>(p[i]); });
+  }
+  // Half of each byte: the low one for shift 0, the high one for shift 4.
+  static Reg load_u4(const uint8_t* p, int shift) {
+    return make([&](int i) { return static_cast<float>((p[i] >> shift) & 15); });
+  }
   static void store_bf16(uint16_t* p, Reg a) {
     for (int i = 0; i < 8; ++i) p[i] = float_to_bf16(a.v[i]);
   }
