@@ -172,12 +172,14 @@ def test_a_file_against_itself_is_no_loss(tiny: Path, capsys: pytest.CaptureFixt
         assert 0 < rounded["kl_mean"] < 0.01
     assert found["asked"][1]["same"] == 1.0
     assert found["report"]["tables"][0]["title"].startswith("Distance from")
+    assert [" keeps every limit: KL 0.0" in n for n in found["report"]["notes"]] == [True, True]
 
 
 def test_a_loss_beyond_the_limit_is_exit_code_1(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = [str(tiny), "--no-tasks", "--positions", "100", "--window", "64"]
     code, found = run_cli(capsys, *given, "--max-kl", "0")
     assert code == 1 and [c["measure"] for c in found["checks"] if not c["passed"]] == ["KL mean"]
+    assert " breaks the limit of KL mean: " in found["report"]["notes"][0]
     other = tiny_gguf(tmp_path / "other.gguf", seed=1, **{"llama.context_length": 1024})
     assert main(["bench", "quality", *given, "--against", str(other)]) == 1
     said = capsys.readouterr().out

@@ -57,6 +57,19 @@ def _questions(asked: Sequence[Asked]) -> list[str]:
     return lines
 
 
+def verdicts(report: QualityReport) -> tuple[str, ...]:
+    """A sentence a candidate: how far it is in the worst text, and what the gate says."""
+    said = []
+    for i, name in enumerate(report.candidates):
+        found = [(t, t.candidates[i]) for t in report.texts]
+        kl, top1 = max(d.kl_mean for _, d in found), min(d.top1 for _, d in found)
+        rise = max(d.ppl / t.base_ppl - 1 for t, d in found)
+        broken = [c.measure for c in report.checks if c.candidate == name and not c.passed]
+        verdict = f"breaks the limit of {', '.join(broken)}" if broken else "keeps every limit"
+        said.append(f"{name} {verdict}: KL {kl:.4f} nats, top-1 {top1:.1%}, perplexity {rise:+.2%} in the worst text, beside {report.base}")
+    return tuple(said)
+
+
 def document(report: QualityReport) -> ReportDocument:
     """What `bench report` draws."""
     rows = tuple(
@@ -79,4 +92,6 @@ def document(report: QualityReport) -> ReportDocument:
         {"host": machine_name()}, {"ridgeline": __version__, "python": sys.version.split()[0]}, {"needles, lookup": 0},
         {f"text {t.text}": t.digest for t in report.texts} | {"window": report.window}, ("ridgeline " + " ".join(sys.argv[1:]),), (), now,
     )  # fmt: skip
-    return ReportDocument("quality", f"Quality beside {report.base}", setup, tables=tuple(tables), definitions=DEFINITIONS)
+    return ReportDocument(
+        "quality", f"Quality beside {report.base}", setup, tables=tuple(tables), definitions=DEFINITIONS, notes=verdicts(report)
+    )
