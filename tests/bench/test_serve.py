@@ -269,7 +269,7 @@ def test_prometheus_pages() -> None:
 
 def test_an_ab_runs_in_turns_and_writes_its_documents(url: str) -> None:
     asked = options(url, concurrency=(2,), requests=4)
-    sides = [Source(url=url, served_model=script) for script in ("ttft=0.001,cached=1", "ttft=0.001")]
+    sides = [Source(url=url, served_model=script) for script in ("ttft=0.001,gap=0.004,cached=1", "ttft=0.001,gap=0.004")]
     result = ab.run(ab.AbOptions(asked, sides[0], sides[1], "left", "right", 3))
     assert [name for _, name, _ in result.rounds] == ["left", "right", "right", "left", "left", "right"]
     assert [len({c.salt for _, n, c in result.rounds if n == name}) for name in ("left", "right")] == [3, 3]
