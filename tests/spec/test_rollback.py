@@ -277,3 +277,19 @@ def test_a_trace_with_drafts_is_decided_again_and_shows_them(tmp_path: Path) -> 
     guessed = [e for e in events if e["name"] == "decode" and "drafts" in e["args"]]
     assert guessed and all(e["args"]["new"] == 1 + len(e["args"]["drafts"]) for e in guessed)
     assert any(isinstance(e["args"]["token"], list) and len(e["args"]["token"]) > 1 for e in guessed)
+
+
+def test_a_crowd_is_not_guessed_for_but_now_and_then() -> None:
+    """Where even a sure guess would not pay nobody is asked, until fewer answers run."""
+    core = make_core(program(), limits=LIMITS, seqs=24, chunk=200)
+    asked = [("greedy", ask(core, "greedy")) for _ in range(12)] + [("schema", ask(core, "schema"))]
+    proposer = guessing(core, asked, 1.0, 4, 1)
+    core.speculator = Speculator(proposer, 4, predict=lambda step: 1.0 + 0.3 * step.rows)
+    steps = 0
+    while len(core.state.running) > 3 or not steps:
+        core.step()
+        steps += 1
+    crowded = proposer.asked
+    run(core, *[one for _, one in asked])
+    assert crowded <= 13 + 12 and proposer.asked > crowded + 5
+    assert all(same(a, b) for k, one in asked for a, b in zip(one.output().outputs, alone(k).outputs, strict=True))

@@ -59,12 +59,15 @@ class Speculator:
         self._known: set[int] = set()
         self._plain = self._wide = self._guessing = 1.0  # measured over predicted seconds: steps without and with drafts, and of the draft
         self._rest = 0
+        self._crowd = 1 << 30  # so many sequences fill a step with arithmetic: a sure guess would not pay
 
     def propose(self, state: SchedulerState, choices: Mapping[int, Choice]) -> None:
         """Put guesses behind the known tokens of those that decode."""
         self._made = {}
         decoding = [s for s in state.running if s.known - s.computed == 1 and s.generated]
         if not decoding or self.fault or (self._off is not None and len(decoding) >= self._off):
+            return
+        if len(decoding) >= self._crowd and state.steps % _PROBE:
             return
         most = self._depth(decoding)
         if most == 0:
@@ -158,6 +161,10 @@ class Speculator:
         cost = self._cost(decoding) if self._guess is None and any(have) else None
         if cost is None:
             return have
+        if cost.wide_s <= len(decoding) * cost.row_s:
+            self._crowd = min(self._crowd, len(decoding))
+        elif len(decoding) >= self._crowd:
+            self._crowd = len(decoding) + 1
         some = [i for i, n in enumerate(have) if n]
         rates = [self._acceptance.rate(decoding[i].id, made[i].strength) for i in some]
         counts = dict(zip(some, lengths(rates, [have[i] for i in some], cost, extra=len(have) - len(some)), strict=True))
