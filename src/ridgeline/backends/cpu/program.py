@@ -72,9 +72,9 @@ class CpuProgram:
         self.isa, self._forced = choose_isa(isa), isa is not None
         self.graph, self.plan = fuse(graph), plan
         verify(self.graph)
+        keys, values = (KV_DTYPES[dtype] for dtype in split_kv_dtype(plan.kv_dtype))
         self.native = _native.Program(
-            ISAS.index(self.isa), plan.threads, plan.block_size, *(KV_DTYPES[dtype] for dtype in split_kv_dtype(plan.kv_dtype)),
-            sum(FAULTS[fault] for fault in faults),
+            ISAS.index(self.isa), plan.threads, plan.block_size, keys, values, sum(FAULTS[fault] for fault in faults)
         )
         low = lower(self.graph, tensors, self.native, plan.blocks, plan.taps, progress)
         self._rows = {tap: _rows(low, value) for tap, value in graph.outputs.items() if tap in (*plan.taps, "logits")}
