@@ -123,18 +123,30 @@ def _fall_lines(fall: Waterfall) -> list[str]:
 
 def gains(result: LadderResult) -> list[str]:
     """Batching told apart from kernels: N at once against one, and one against one."""
-    by = {r.rung.key: median(n.output_tok_s for n in r.runs) for r in result.rungs if r.runs}
-    lines = []
-    if "transformers" in by and "one" in by:
-        lines.append(f"kernel gain    {by['one'] / by['transformers']:.2f}x: ours over transformers, both one request at a time (batch 1)")
+    by = {r.rung.key: r for r in result.rungs if r.runs}
+    lines = [_kernel_gain(by["transformers"], by["one"])] if "transformers" in by and "one" in by else []
     for key in ("static", "continuous"):
         if key in by and "one" in by:
-            lines.append(
-                f"batching gain  {by[key] / by['one']:.2f}x: {result.load.slots} at once ({key}) over one at a time, no prefix cache"
-            )
+            how = f"{result.load.slots} at once ({key}) over one at a time, no prefix cache"
+            lines.append(f"batching gain  {_speed(by[key]) / _speed(by['one']):.2f}x: {how}")
     if "prefix" in by and "continuous" in by:
-        lines.append(f"prefix gain    {by['prefix'] / by['continuous']:.2f}x: the shared {result.load.shared} tokens are computed once")
+        gain = _speed(by["prefix"]) / _speed(by["continuous"])
+        lines.append(f"prefix gain    {gain:.2f}x: the shared {result.load.shared} tokens are computed once")
     return lines
+
+
+def _speed(r: RungResult) -> float:
+    return median(n.output_tok_s for n in r.runs)
+
+
+def _kernel_gain(theirs: RungResult, ours: RungResult) -> str:
+    """Both at batch 1: in all, on the prompt, and per token."""
+    t, o = middle(theirs.runs), middle(ours.runs)
+    parts = [
+        f"{a.mean / b.mean:.2f}x {what}" for a, b, what in ((t.ttft, o.ttft, "on the prompt"), (t.tpot, o.tpot, "a token")) if b.mean > 0
+    ]
+    both = "ours over transformers, both one request at a time (batch 1)"
+    return f"kernel gain    {_speed(ours) / _speed(theirs):.2f}x: {both}" + (f"; {', '.join(parts)}" if parts else "")
 
 
 def _noise(result: LadderResult) -> list[str]:
