@@ -56,6 +56,20 @@ def test_scales_of_quantized_caches_are_counted(capsys: pytest.CaptureFixture[st
     assert found["kv_bytes_per_token"] == 67_584 and found["kv_bytes_per_sequence"] == 4096 * 67_584
 
 
+def test_keys_and_values_in_formats_of_their_own() -> None:
+    facts = find_model("Gemma-3-4B")
+    assert facts.graph is not None
+    pair = kv_format_named("INT8/int4")
+    assert pair.name == "int8/int4" and kv_format_named("bf16/bf16").name == "bf16"
+    for tokens in (1, 17, 5000):
+        assert facts.sequence_bytes(tokens, pair, 16) == sequence_bytes(facts.graph.caches, "int8/int4", 16, tokens)
+    both = facts.kv_bytes_per_token(kv_format_named("int8")) + facts.kv_bytes_per_token(kv_format_named("int4"))
+    assert facts.kv_bytes_per_token(pair) == both / 2  # keys and values are equally wide here
+    for name in ("int8/", "/int4", "int8/fp8", "int8/int4/int4"):
+        with pytest.raises(UserError, match="not known"):
+            kv_format_named(name)
+
+
 def test_a_draft_lies_beside_the_model() -> None:
     draft = find_model("Llama-3.1-8B")
     plain, drafted = (setup("Llama-3.1-70B", form=WEIGHT_FORMATS["fp8"], draft=d).deployment() for d in (None, draft))

@@ -40,8 +40,9 @@ class Kept:
         return (tokens if window is None else min(tokens, window)) // self.every
 
     def bytes_per_entry(self, kv: str | KvFormat) -> int:
-        """Of all its layers together."""
-        return self.layers * token_bytes(self.cache, kv)
+        """Of all its layers together. A format of keys and values apart is known to the layout by its name."""
+        named = kv.name if isinstance(kv, KvFormat) and "/" in kv.name else kv
+        return self.layers * token_bytes(self.cache, named)
 
     def flops_per_entry(self) -> int:
         """Scores and values of one query over one entry, all heads and layers."""

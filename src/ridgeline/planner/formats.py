@@ -77,8 +77,14 @@ def native_format(described: str) -> WeightFormat:
 
 
 def kv_format_named(name: str) -> KvFormat:
-    """A KV format of the engine, or one that others use. Raises `UserError` naming what exists."""
+    """A KV format of the engine, or one that others use; "int8/int4": of keys and of values, both of the engine's. Raises `UserError`
+    naming what exists."""
     folded = name.strip().casefold()
+    keys, slash, values = folded.partition("/")
+    if slash:
+        pair = [KV_FORMATS.get(_KV_ALIASES.get(part.strip(), part.strip())) for part in (keys, values)]
+        if pair[0] is not None and pair[1] is not None:
+            return pair[0] if pair[0] is pair[1] else KvFormat(f"{pair[0].name}/{pair[1].name}", max(pair[0].bits, pair[1].bits))
     found = _KV.get(_KV_ALIASES.get(folded, folded))
     if found is None:
         remedy = f"one of {', '.join(_KV)}"
