@@ -42,7 +42,8 @@ Itl = Annotated[float | None, _option(units.seconds, "--itl", "TIME", "Promise: 
 Price = Annotated[Decimal | None, _option(units.usd_per_hour, "--price", "USD/h", "Of one device: 2.69/h. Default: the table's.")]
 Utilization = Annotated[Decimal | None, _option(units.fraction, "--utilization", "SHARE", "Of the hours paid for: 40% or 0.4.")]
 WeightDtype = Annotated[str | None, typer.Option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4, nf4, mxfp4, q4_k ...")]
-KvDtype = Annotated[str | None, typer.Option("--kv-dtype", metavar="DTYPE", help="bf16, f32, f16, fp8, int8, int4, q8_0, q4_0; int8/int4: keys, values.")]
+_KV_HELP = "bf16, f32, f16, fp8, int8, int4, q8_0, q4_0; int8/int4: of keys, of values."
+KvDtype = Annotated[str | None, typer.Option("--kv-dtype", metavar="DTYPE", help=_KV_HELP)]
 KvHeads = Annotated[int | None, _count("--kv-heads", "Replace the model's number of KV heads.")]
 WeightsBytes = Annotated[float | None, _option(units.byte_count, "--weights-bytes", "SIZE", "All weights: 14.0e9, 14GB.")]
 Bandwidth = Annotated[float | None, _option(units.bandwidth, "--bandwidth", "RATE", "Of memory, per device: 2.0TB/s.")]
