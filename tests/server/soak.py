@@ -34,7 +34,7 @@ STEM = " ".join(WORDS * 12)  # a prefix that many share
 def ask(chance: random.Random) -> tuple[str, str, dict[str, Any], int]:
     """(kind, path, body, status that must come)."""
     words = " ".join(chance.choice(WORDS) for _ in range(chance.choice((3, 10, 40, 200))))
-    few = chance.choice((1, 8, 24, 60))
+    few = chance.choice((1, 8, 24, 60, 200))
     talk = [{"role": "user", "content": words}]
     return chance.choice([
         ("chat", CHAT, {"messages": talk, "max_tokens": few}, 200),
@@ -166,7 +166,7 @@ async def quiet(port: int) -> str:
 
 
 def soak(model: str, seconds: float, workers: int, rate: float, seed: int = 1) -> tuple[Soak, str, int]:
-    """(what happened, the last metrics, exit code). The KV cache is small, so that it is full after a moment and requests are preempted."""
+    """(what happened, the last metrics, exit code). The KV cache is small, so that it is full after a moment and always in want of room."""
     command = [sys.executable, "-c", "import sys; from ridgeline.cli import main; sys.exit(main())", "serve", model, "--port", "0",
                "--max-model-len", "1k", "--kv-cache-memory-bytes", "32MiB", "--max-num-seqs", "16", "-q"]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -201,8 +201,8 @@ def main() -> int:
     growth, total = found.growth(min(60.0, given.seconds / 3)), sum(found.done.values())
     print(f"{total} requests in {given.seconds:g} s, {len(found.faults)} without their right end; exit code {code}")
     print("  " + ", ".join(f"{kind} {count}" for kind, count in sorted(found.done.items())))
-    preempted = gauge(text, "vllm:num_preemptions_total")
-    print(f"memory {found.rss[-1][1] / 1e6:.1f} MB, {growth:+.2%} since it was warm; {preempted:.0f} preemptions")
+    preempted, evicted = (gauge(text, f"{name}_total") for name in ("vllm:num_preemptions", "ridgeline:kv_evictions"))
+    print(f"memory {found.rss[-1][1] / 1e6:.1f} MB, {growth:+.2%} since it was warm; {preempted:.0f} preemptions, {evicted:.0f} evictions")
     for fault in found.faults[:20]:
         print("  " + fault)
     return int(bool(found.faults) or abs(growth) > 0.02 or code != 0)
