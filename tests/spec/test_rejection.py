@@ -164,7 +164,7 @@ def test_rows_without_numbers_have_no_distribution() -> None:
 
 
 def test_in_the_engine_the_first_tokens_have_the_targets_distribution() -> None:
-    """A draft model of another opinion, 4 guesses a step, masks and penalties on: the second and third token of 900 answers."""
+    """A draft model of another opinion, 4 guesses a step, masks and penalties on: the second and third token of 600 answers."""
     from tests.engine.fakes import FakeProgram, hashed_logits
     from tests.engine.running import make_core, run, submit
     from tests.spec.test_rollback import LIMITS
@@ -181,7 +181,7 @@ def test_in_the_engine_the_first_tokens_have_the_targets_distribution() -> None:
     proposer = DraftProposer(draft, KvCache((None,), (600,), 4), 260, 300, distributions=True)
     core.speculator = Speculator(proposer, 3, rejection=True)
     options = {"max_tokens": 4, "allowed_token_ids": letters, "frequency_penalty": 0.5, "temperature": 0.8, "logprobs": 0}
-    asked = [submit(core, [5, 6], SamplingParams(seed=i, n=15, **options)) for i in range(60)]  # type: ignore[arg-type]
+    asked = [submit(core, [5, 6], SamplingParams(seed=i, n=15, **options)) for i in range(40)]  # type: ignore[arg-type]
     answers = run(core, *asked)
     counts = core.metrics.counts
     assert 0 < counts["spec_decode_num_accepted_tokens"] < counts["spec_decode_num_draft_tokens"]
