@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 from xml.etree import ElementTree
@@ -23,7 +24,7 @@ from tests.server.http_server import running
 from tests.server.test_page import CHROMIUM, shot
 
 from ridgeline.bench.random_gguf import SHAPES, write_random
-from ridgeline.cli import main, plan_page
+from ridgeline.cli import main, plan_page, serve
 from ridgeline.errors import UserError
 from ridgeline.planner.catalog import find_model, models
 from ridgeline.planner.hardware import Machine, devices, find_device
@@ -222,6 +223,20 @@ def test_the_command_opens_with_what_was_typed(tmp_path: Path, monkeypatch: pyte
     sheet = desk(told["own"]).sheet({"model": name, "device": "H100 SXM 80", "context": "32"}, 640)
     assert sheet["document"]["weight_dtype"] == "as stored" and told["asked"]["model"] == name
     assert main(["plan"]) == 2 and "no model was named" in capsys.readouterr().err
+
+
+def test_serve_plans_for_the_model_it_serves(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    write_random(file, SHAPES["tiny"], "Q8_0")
+    plans = serve._desk(
+        SimpleNamespace(served=SimpleNamespace(name="mine")),  # type: ignore[arg-type]
+        SimpleNamespace(plan=SimpleNamespace(path=str(file))),  # type: ignore[arg-type]
+    )
+    assert plans.home and not plans.local and plans.choices()["first_model"] == "mine"
+    found = plans.sheet({"model": "MINE", "device": "H100 SXM 80", "context": "32"}, 640)
+    assert found["document"]["weight_dtype"] == "as stored" and "stored" in found["lines"][1]["value"]
+    with pytest.raises(UserError, match="changes a row of the table"):
+        plans.sheet({"model": "mine", "kv_heads": "1"}, 640)
 
 
 @pytest.mark.parametrize("name", list(models())[::6])
