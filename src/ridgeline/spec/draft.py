@@ -82,8 +82,10 @@ class DraftProposer:
         """Catch up with what was said, all sequences in one step; those that are abreast of it."""
         left, turns, reading = self._chunk, list[_Turn](), list[tuple[_Turn, int]]()
         for one in asked:
+            if one.most < 1 or left < 1:  # who waits may find its prompt in the cache next time
+                continue
             kept = self._open(one)
-            if kept is None or one.most < 1 or left < 1:
+            if kept is None:
                 continue
             past = len(kept.stored)
             new = min(len(one.tokens) - past, left)
