@@ -246,7 +246,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
         (("--prefix-cache", "x"), "--prefix-cache is 'x'"), (("--requests", "0"), "--requests is 0"), (("--prompt", "0"), "--prompt is 0"),
         (("--replicas", "0"), "--replicas is 0"),
         (("--trace-in", "/nowhere.jsonl"), "/nowhere.jsonl"), (("--html", "/nowhere/x.html"), "no such folder"),
-        (("--max-num-seqs", "0"), "max_num_seqs"), (("--spread", "2"), "--spread is 2"),
+        (("--max-num-seqs", "0"), "--max-num-seqs is 0"), (("--spread", "2"), "--spread is 2"),
         (("--prompt", "100k", "--device", "t4 16"), "left for KV"),
     ],
 )  # fmt: skip

@@ -191,7 +191,7 @@ def _measure(asked: PredictOptions, model: OpenModel, document: dict[str, Any], 
     for entry in rounds:
         cell = Cell(**entry["cell"])
         left = asked.measure_s - (perf_counter() - begun)
-        if left < 1.5 * entry["predicted"]["seconds"] + 2:
+        if left < 1.25 * entry["predicted"]["seconds"] + 2:
             say(f"no time left for {cell.prompt} tokens, {cell.load}: run the same command again")
             continue
         if loaded is None:
