@@ -20,7 +20,7 @@ from tests.cli.tiny_gguf import tiny_gguf
 from ridgeline.bench.ladder import LadderOptions, LadderResult, RungResult, run, run_logged
 from ridgeline.bench.ladder_numbers import middle, numbers, numbers_from, same_words, waterfall
 from ridgeline.bench.ladder_plan import PRESETS, RUNGS, Load, Rung, missing, options_of, prompts
-from ridgeline.bench.ladder_show import REPORTED, as_json, document, gains, render
+from ridgeline.bench.ladder_show import REPORTED, as_json, document, gains, models_of_words, render
 from ridgeline.bench.ladder_state import LadderState
 from ridgeline.bench.report_json import documents_of, to_json
 from ridgeline.cli import main
@@ -159,7 +159,8 @@ def test_every_rung_that_exists_is_climbed(climbed: LadderResult) -> None:
             if r.rung.lossy:
                 assert r.quality is not None and 0 <= r.quality["KL mean"] < 1
             else:
-                assert same_words(r.raw, by["one"].raw or {})[0] == climbed.load.requests  # the schedule never changes a word
+                model = models_of_words(climbed).get(r.rung.key, r)  # neither schedule nor speculation changes a word
+                assert same_words(r.raw, model.raw or {})[0] == climbed.load.requests, (r.rung.key, model.rung.key)
     assert by["continuous"].runs[0].hit_rate == 0 and by["prefix"].runs[0].hit_rate > 0.4
     assert max(u for u, _ in by["one"].runs[0].kv_users) == 1
     assert max(u for u, _ in by["continuous"].runs[0].kv_users) == climbed.load.slots
@@ -182,6 +183,15 @@ def test_what_people_and_reports_read(climbed: LadderResult) -> None:
     assert found.ladders[0].rungs[0].status == "missing"
     assert len(found.predictions) >= 9 and found.setup.commands
     json.dumps(_plain(as_json(climbed)), allow_nan=False)
+
+
+def test_whose_words_a_rung_must_say() -> None:
+    raw = cell([(0.0, [1.0])], 1.0)
+    rungs = tuple(RungResult(r, "done" if r.key != "static" else "pending", raw=raw if r.key != "static" else None) for r in RUNGS)
+    found = models_of_words(LadderResult("m", Load(), 2, 1, rungs, "", 0))
+    assert {k: m.rung.key for k, m in found.items()} == {
+        "transformers": "one", "continuous": "one", "prefix": "one", "kv_int8": "one", "ngram": "kv_int8"
+    }  # fmt: skip
 
 
 def test_reported_rows_stand_apart(climbed: LadderResult) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
@@ -29,7 +28,7 @@ DEFINITIONS = {
     "TPOT": "(last token - first token) / (tokens - 1), mean over requests",
     "KV %": "share of the KV cache's blocks that running sequences hold; the cache has the same bytes on every rung",
     "factor": "throughput over that of the rung before in the same round: median of the rounds, in brackets least and greatest",
-    "same words": "answers that are token for token those of the first measured ridgeline rung",
+    "words": "answers that are token for token those of the named rung: the first of ours, above a lossy rung that one",
 }
 
 
@@ -47,9 +46,9 @@ def render(result: LadderResult) -> str:
     ]
     head = f"{'rung':<28}{'tok/s':>9}{'predicted':>11}{'TTFT ms':>10}{'pred.':>9}{'queue':>9}{'ITL ms':>9}{'pred.':>8}"
     lines.append(f"{head}{'KV % max':>10}{'hits':>7}  words, quality")
-    first = next((r.raw for r in result.rungs if r.raw and r.rung.engine == "ridgeline"), None)
+    models = models_of_words(result)
     for r in result.rungs:
-        lines.append(_line(r, first, result.load.requests))
+        lines.append(_line(r, models.get(r.rung.key), result.load.requests))
     fall = climbed(result)
     if fall is not None:
         lines += ["", *_fall_lines(fall)]
@@ -70,7 +69,23 @@ def _is_workshop(result: LadderResult) -> bool:
     return result.load == PRESETS["workshop"]
 
 
-def _line(r: RungResult, first: Mapping[str, Any] | None, count: int) -> str:
+def models_of_words(result: LadderResult) -> dict[str, RungResult]:
+    """Rung -> the rung whose words it should say: the first measured one of ours, above a lossy one that one."""
+    found: dict[str, RungResult] = {}
+    model: RungResult | None = None
+    for r in result.rungs:
+        if not r.raw:
+            continue
+        if model is not None:
+            found[r.rung.key] = model
+        if r.rung.engine == "ridgeline" and (model is None or r.rung.lossy):
+            model = r
+    theirs = next((r for r in result.rungs if r.raw and r.rung.engine != "ridgeline"), None)
+    ours = next((r for r in result.rungs if r.raw and r.rung.engine == "ridgeline"), None)
+    return found | ({theirs.rung.key: ours} if theirs is not None and ours is not None else {})
+
+
+def _line(r: RungResult, model: RungResult | None, count: int) -> str:
     if not r.runs:
         return f"{r.rung.name:<28}{r.status}{': ' + r.why if r.why else ''}"
     n, p = middle(r.runs), r.predicted
@@ -81,20 +96,17 @@ def _line(r: RungResult, first: Mapping[str, Any] | None, count: int) -> str:
     cells += f"{n.ttft_queue.mean:>9.1f}{n.itl.mean:>9.2f}{guess[2]:>8}"
     most = max((s for _, s in n.kv_users), default=None)
     cells += f"{'-' if most is None else f'{most:.1%}':>10}{n.hit_rate:>7.1%}"
-    return f"{cells}  {', '.join(_words(r, n, first, count))}"
+    return f"{cells}  {', '.join(_words(r, n, model, count))}"
 
 
-def _words(r: RungResult, n: Numbers, first: Mapping[str, Any] | None, count: int) -> list[str]:
+def _words(r: RungResult, n: Numbers, model: RungResult | None, count: int) -> list[str]:
     said = []
     if r.raw is not None and len(r.raw["requests"]) < count:
         said.append(f"only {len(r.raw['requests'])} of {count} requests, one like the other")
-    if first is not None and r.raw is not None and r.raw is not first:
-        equal, both, share = same_words(r.raw, first)
-        said.append(
-            f"{equal} of {both} answers the same"
-            if equal == both
-            else f"{equal} of {both} the same, {share:.0%} of tokens before the first change"
-        )
+    if model is not None and r.raw is not None and model.raw is not None:
+        equal, both, share = same_words(r.raw, model.raw)
+        change = "" if equal == both else f", {share:.0%} of tokens before the first change"
+        said.append(f"{equal} of {both} answers as {model.rung.key}{change}")
     if n.accepted is not None:
         said.append(f"{n.accepted:.0%} of drafts accepted")
     if r.rung.lossy:
@@ -230,9 +242,9 @@ def _predictions(r: RungResult) -> list[schema.Prediction]:
 
 
 def _tables(result: LadderResult) -> tuple[schema.Table, ...]:
-    first = next((r.raw for r in result.rungs if r.raw and r.rung.engine == "ridgeline"), None)
+    models = models_of_words(result)
     rows = tuple(
-        (r.rung.name, *_cells(r), "; ".join(_words(r, middle(r.runs), first, result.load.requests)) if r.runs else r.why)
+        (r.rung.name, *_cells(r), "; ".join(_words(r, middle(r.runs), models.get(r.rung.key), result.load.requests)) if r.runs else r.why)
         for r in result.rungs
     )
     columns = (

@@ -23,6 +23,7 @@ from ridgeline.errors import UserError
 from ridgeline.options import Options
 
 Say = Callable[[str], None]
+QUESTION = 256  # tokens of the longest question and its answer
 SPARE = 64  # tokens of a question and its answer beside the hay
 
 
@@ -132,7 +133,11 @@ class _Model:
 
 def run(asked: QualityOptions, say: Say = lambda line: None) -> QualityReport:
     """Load base and candidates side by side, ask all of them the same. Raises `UserError` for what cannot be loaded or compared."""
-    length = max([asked.window, *(n + SPARE for n in asked.needle_lengths), 512])
+    longest = open_model(replace(asked.base, max_model_len=None, max_num_seqs=1)).plan.max_model_len
+    if asked.window > longest:
+        say(f"windows of {longest} tokens, which is the model's length, instead of {asked.window}")
+        asked = replace(asked, window=longest)
+    length = max([asked.window, *(n + SPARE for n in asked.needle_lengths), QUESTION if asked.tasks else 0])
     base = _open(asked.base, length)
     others = [_open(o, length, base) for o in asked.candidates]
     others += [_open(asked.base, length, base, rtn) for rtn in asked.rtn]
