@@ -58,6 +58,7 @@ class Speculator:
         self._made: dict[int, Proposal] = {}  # what was guessed before the step in flight
         self._known: set[int] = set()
         self._plain = self._wide = self._guessing = 1.0  # measured over predicted seconds: steps without and with drafts, and of the draft
+        self._measured = False
         self._rest = 0
         self._crowd = 1 << 30  # so many sequences fill a step with arithmetic: a sure guess would not pay
 
@@ -100,6 +101,8 @@ class Speculator:
             return
         if drafts or record.number % _EVERY == 0:
             ratio = seconds / max(1e-9, self._predict(step))
+            if not self._measured:  # the assumed ceilings may be far off: until both kinds were seen, they are so alike
+                self._measured, self._plain, self._wide = True, ratio, ratio
             if drafts:
                 self._wide += _WEIGHT * (ratio - self._wide)
             else:
