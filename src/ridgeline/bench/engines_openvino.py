@@ -6,6 +6,7 @@ Imports nothing of ours: it runs in the peer's environment. One thread steps the
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import queue
 import threading
@@ -20,8 +21,7 @@ class Engine:
     """The pipeline and its requests. Only `loop` touches the pipeline; others put requests into a queue."""
 
     def __init__(self, model: str, threads: int, seqs: int, batched: int, cache_gb: int) -> None:
-        import openvino_genai as genai
-
+        genai: Any = importlib.import_module("openvino_genai")
         self.genai = genai
         config = genai.SchedulerConfig()
         config.cache_size, config.max_num_seqs, config.max_num_batched_tokens = cache_gb, seqs, batched
@@ -112,8 +112,8 @@ def handler(engine: Engine, name: str) -> type[BaseHTTPRequestHandler]:
                 text = engine.tokenizer.decode(ids)
                 self._event({"choices": [{"index": 0, "delta": {"content": text}} if chat else {"index": 0, "text": text}]})
             else:
-                end = {"index": 0, "finish_reason": "length"}
-                self._event({"choices": [end | ({"delta": {}} if chat else {"text": ""})]})
+                end: dict[str, Any] = {"index": 0, "finish_reason": "length", "delta" if chat else "text": {} if chat else ""}
+                self._event({"choices": [end]})
             return made
 
         def _event(self, document: dict[str, Any]) -> None:
