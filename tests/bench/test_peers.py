@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,10 @@ ABSENT = Row("any", "-", "-", "vllm", note="vllm is not installed (vllm not foun
 RESULT = PeersResult((WIN, LOSS, TIE, ABSENT), {"llama.cpp": "version: 5"}, ("busy",))
 
 
-@pytest.mark.parametrize(("row", "ahead"), [(WIN, True), (LOSS, False), (TIE, None), (ABSENT, None)])
+LOUD = replace(WIN, disturbed=0.75)
+
+
+@pytest.mark.parametrize(("row", "ahead"), [(LOUD, None), (WIN, True), (LOSS, False), (TIE, None), (ABSENT, None)])
 def test_who_is_ahead(row: Row, ahead: bool | None) -> None:
     assert row.ahead is ahead
 
@@ -34,6 +38,8 @@ def test_the_table_says_where_we_lose_and_who_was_not_there() -> None:
     text = peers_show.markdown(RESULT)
     assert "| m.gguf | prompt, tok/s | 200 | 100 (llama.cpp) | 2.00 |  | 2.00x more |" in text
     assert "1.40-1.60 | 1.50x longer, we lose |" in text and "no significant difference |" in text
+    loud = peers_show.markdown(replace(RESULT, rows=(LOUD,)))
+    assert "| not to be relied on: others took up to 75% of the CPUs |" in loud and "2.00x more" not in loud
     assert "- vllm is not installed" in text and "- busy" in text and "ours\ntheirs -x" in text
 
 

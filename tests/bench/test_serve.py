@@ -288,6 +288,15 @@ def test_a_difference_in_every_round_is_one() -> None:
     assert compared[0].ratio.significant and compared[0].sentence.startswith("output tok/s: a is 3.00x b, 95% 3.00-3.00")
 
 
+def test_a_difference_on_a_disturbed_machine_is_not_relied_on() -> None:
+    asked = ab.AbOptions(ServeOptions(Source(url="http://x")), Source(url="http://x"), Source(url="http://y"), "a", "b", 3)
+    loud = Noise(0.0, 0.75, 0.2, 0.0)
+    rounds = [(n, name, replace(cell(8, speed), noise=loud)) for n in range(3) for name, speed in (("a", 30.0), ("b", 10.0))]
+    compared, remarks = ab.compare(asked, rounds)
+    assert compared[0].disturbed == 0.75 and "NOT to be relied on: others took up to 75%" in compared[0].sentence
+    assert any("in 3 of 3 cells of a" in r for r in remarks)
+
+
 def test_failures_weaken_a_comparison_and_it_is_said() -> None:
     asked = ab.AbOptions(ServeOptions(Source(url="http://x")), Source(url="http://x"), Source(url="http://y"), "a", "b", 1)
     bad: Figures = replace(figures([], Slo()), requests=5, failed=2, failures={"HTTP 500": 2}, output_tok_s=10.0)

@@ -64,7 +64,8 @@ class AbOptions:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One metric at one load. ratio: A over B."""
+    """One metric at one load. ratio: A over B. disturbed: the largest share of the CPUs that others took in any cell, where that was so in
+    more than a quarter of them; else 0."""
 
     load: float
     metric: str
@@ -72,6 +73,7 @@ class Compared:
     b: float
     ratio: Ratio
     sentence: str
+    disturbed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,15 @@ def compare(asked: AbOptions, rounds: Sequence[tuple[int, str, Cell]]) -> tuple[
     remarks: list[str] = []
     for load in dict.fromkeys(cell.load for _, _, cell in rounds):
         at = {(number, name): cell for number, name, cell in rounds if cell.load == load}
+        loud = _loud(list(at.values()))
         for metric in METRICS:
             a, b = _pairs(asked, at, metric)
             if a:
                 ratio = paired_ratio(a, b, asked.asked.seed)
                 text = sentence(asked.name_a, asked.name_b, metric.name, ratio, higher_is_better=metric.higher_is_better)
-                found.append(Compared(load, metric.name, median(a), median(b), ratio, text))
+                if loud:
+                    text += f"; NOT to be relied on: others took up to {loud:.0%} of the CPUs"
+                found.append(Compared(load, metric.name, median(a), median(b), ratio, text, loud))
         remarks += _remarks(at, load)
     if asked.rounds < MIN_ROUNDS:
         remarks.append(f"{asked.rounds} rounds say nothing about significance; {MIN_ROUNDS} at least, 5 or more are better")
@@ -139,6 +144,12 @@ def _pairs(asked: AbOptions, at: dict[tuple[int, str], Cell], metric: Metric) ->
         if values[0] and values[1]:
             pairs.append((values[0], values[1]))
     return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _loud(cells: Sequence[Cell]) -> float:
+    """See `Compared.disturbed`."""
+    shares = [c.noise.steal + (c.noise.others or 0.0) for c in cells if c.noise is not None and c.noise.disturbed]
+    return max(shares) if 4 * len(shares) > len(cells) else 0.0
 
 
 def _remarks(at: dict[tuple[int, str], Cell], load: float) -> list[str]:

@@ -7,6 +7,7 @@ was measured stays in the results file; an engine that is not installed is a row
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -64,7 +65,8 @@ class PeersOptions:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measure of one model beside one peer. better: whether higher or lower is; ratio: ours over theirs, low..high its 95% interval
-    where there were rounds; note: what a reader must know, or why there are no numbers."""
+    where there were rounds; note: what a reader must know, or why there are no numbers;
+    disturbed: share of the CPUs that others took, above 0 where the row is not to be relied on."""
 
     model: str
     part: str
@@ -79,6 +81,7 @@ class Row:
     our_command: str = ""
     peer_command: str = ""
     note: str = ""
+    disturbed: float = 0.0
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -86,8 +89,8 @@ class Row:
 
     @property
     def ahead(self) -> bool | None:
-        """Whether ours is the better one; None without numbers, or when the interval holds 1."""
-        if self.ratio is None or (self.low is not None and self.high is not None and self.low <= 1 <= self.high):
+        """Whether ours is the better one; None without numbers, when others disturbed it, or when the interval holds 1."""
+        if self.ratio is None or self.disturbed or (self.low is not None and self.high is not None and self.low <= 1 <= self.high):
             return None
         return (self.ratio > 1) == (self.better == "higher")
 
@@ -148,12 +151,12 @@ def _micro(asked: PeersOptions, model: str, say: Say) -> Measured:
     a, name = report.against, Path(model).name
     assert a is not None
     ours = f"ridgeline bench micro {model} --repeat {asked.repeat} --against {binary}"
-    note = "machine was busy" if report.load_before > 1 else ""
+    loud = busy(report.load_before)
     return [
         Row(name, "micro", "prompt of 512, tok/s", "llama.cpp", report.prompt_tok_s, a.prompt_tok_s, a.prompt_ratio, our_command=ours,
-            peer_command=a.prompt_command, note=note),
+            peer_command=a.prompt_command, disturbed=loud),
         Row(name, "micro", "one sequence, 128 tokens, tok/s", "llama.cpp", report.gen_tok_s, a.gen_tok_s, a.gen_ratio, our_command=ours,
-            peer_command=a.gen_command, note=note),
+            peer_command=a.gen_command, disturbed=loud),
     ], []  # fmt: skip
 
 
@@ -168,7 +171,7 @@ def _batch(asked: PeersOptions, model: str, say: Say) -> Measured:
     ours = f"ridgeline bench engine {model} --scenario decode --seqs {asked.seqs} --repeat {asked.repeat} --against {binary}"
     return [
         Row(Path(model).name, "batch", f"{asked.seqs} sequences decoding, tok/s", "llama.cpp", report.decode.decode_tok_s, p.decode_tok_s,
-            p.ratio, our_command=ours, peer_command=p.command, note="machine was busy" if report.load_before > 1 else "")
+            p.ratio, our_command=ours, peer_command=p.command, disturbed=busy(report.load_before))
         for p in report.decode.peers
     ], []  # fmt: skip
 
@@ -202,8 +205,14 @@ def _row(c: ab.Compared, model: str, part: str, where: str, peer: str, result: a
     low, high = (c.ratio.low, c.ratio.high) if c.ratio.rounds > 1 else (None, None)
     return Row(
         Path(model).name, part, f"{where}: {c.metric}{unit}", peer, c.a, c.b, c.ratio.value, low, high, better, ours, theirs,
-        f"{c.ratio.rounds} rounds",
+        f"{c.ratio.rounds} rounds", c.disturbed,
     )  # fmt: skip
+
+
+def busy(load: float) -> float:
+    """Of the CPUs, what others had when it began: tasks of the last minute over CPUs, where that is over a half."""
+    share = load / (os.cpu_count() or 1)
+    return min(1.0, share) if share > 0.5 else 0.0
 
 
 def best_server(load: ServeOptions, peer: Source, say: Say) -> Source:

@@ -71,6 +71,8 @@ def _verdict(r: Row) -> str:
     """Where we lose, it says so and by how much."""
     if r.ratio is None:
         return ""
+    if r.disturbed:
+        return f"not to be relied on: others took up to {r.disturbed:.0%} of the CPUs"
     if r.ahead is None:
         return "no significant difference"
     factor = r.ratio if r.ratio >= 1 else 1 / r.ratio
