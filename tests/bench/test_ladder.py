@@ -178,7 +178,7 @@ def test_what_people_and_reports_read(climbed: LadderResult) -> None:
     for word in ("ridgeline, one at a time", "waterfall", "one round agrees with itself", "batching gain", "cold start", "missing: not"):
         assert word in said
     assert "reported" not in said  # only beside the workshop's own workload
-    (found,) = documents_of({"report": [to_json(d) for d in document(climbed)]}, "here")
+    (found,) = documents_of({"report": [to_json(d) for d in document(climbed, "1")]}, "here")
     assert [r.name for r in found.ladders[0].rungs] == [r.name for r in RUNGS]
     assert found.ladders[0].rungs[0].status == "missing"
     assert len(found.predictions) >= 9 and found.setup.commands
@@ -196,7 +196,7 @@ def test_whose_words_a_rung_must_say() -> None:
 
 def test_reported_rows_stand_apart(climbed: LadderResult) -> None:
     as_workshop = replace(climbed, load=PRESETS["workshop"])
-    own, told = document(as_workshop)
+    own, told = document(as_workshop, "1")
     assert not any(r.label.startswith("reported") for r in own.ladders[0].rungs)
     assert [r.output_tok_s for r in told.ladders[0].rungs] == [row[1] for row in REPORTED] == [51, 736, 1034, 1010, 991]
     assert all(r.label.startswith("reported: workshop demo F, 2026-06-27") for r in told.ladders[0].rungs)

@@ -16,7 +16,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import ridgeline
 from ridgeline.bench.batch import clock_text
 from ridgeline.bench.ladder_numbers import Numbers, numbers, numbers_from
 from ridgeline.bench.ladder_plan import RUNGS, Load, Rung, missing, options_of, prompts
@@ -314,7 +313,7 @@ def run_logged(command: list[str], log: Path, timeout_s: float, stderr: Path | N
     """Run to the end with all output in `log`. What went wrong, or None. The process ends with us: its standard input is ours to close."""
     environment = dict(os.environ)
     if command[0] == sys.executable:  # another Python must not find our libraries
-        ours = str(Path(ridgeline.__file__).parents[1])
+        ours = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [ours, environment.get("PYTHONPATH")]))
     else:
         environment.pop("PYTHONPATH", None)

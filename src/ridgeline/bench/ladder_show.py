@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from ridgeline import __version__
 from ridgeline.bench import report_schema as schema
 from ridgeline.bench.ladder import NOISE, LadderResult, RungResult
 from ridgeline.bench.ladder_numbers import Numbers, Spread, Waterfall, middle, same_words, waterfall
@@ -180,11 +179,11 @@ def _cold(result: LadderResult) -> list[str]:
 # --- the document -------------------------------------------------------------------------------------------------------------------
 
 
-def document(result: LadderResult) -> list[schema.ReportDocument]:
+def document(result: LadderResult, version: str) -> list[schema.ReportDocument]:
     """What `bench report` draws; reported rows stand in a document of their own."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     commands = ("ridgeline " + " ".join(sys.argv[1:]), *(r.command for r in result.rungs if r.command))
-    versions: dict[str, schema.Cell] = {"ridgeline": __version__, "python": sys.version.split()[0]}
+    versions: dict[str, schema.Cell] = {"ridgeline": version, "python": sys.version.split()[0]}
     for r in result.rungs:
         if r.raw and r.rung.engine == "transformers":
             versions |= {k: r.raw["setup"][k] for k in ("torch", "transformers")}

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from ridgeline import __version__
 from ridgeline.bench.probe import machine_name
 from ridgeline.bench.quality import Asked, QualityReport
 from ridgeline.bench.report_schema import ReportDocument, Setup, Table
@@ -70,7 +69,7 @@ def verdicts(report: QualityReport) -> tuple[str, ...]:
     return tuple(said)
 
 
-def document(report: QualityReport) -> ReportDocument:
+def document(report: QualityReport, version: str) -> ReportDocument:
     """What `bench report` draws."""
     rows = tuple(
         (t.text, d.name, t.positions, t.base_ppl, d.ppl, d.ppl / t.base_ppl - 1, d.kl_mean, d.kl_p999, d.top1)
@@ -89,7 +88,7 @@ def document(report: QualityReport) -> ReportDocument:
     tables.append(Table("Gate", ("candidate", "measure", "value", "limit", "verdict"), checks))
     now = datetime.now(UTC).isoformat(timespec="seconds")
     setup = Setup(
-        {"host": machine_name()}, {"ridgeline": __version__, "python": sys.version.split()[0]}, {"needles, lookup": 0},
+        {"host": machine_name()}, {"ridgeline": version, "python": sys.version.split()[0]}, {"needles, lookup": 0},
         {f"text {t.text}": t.digest for t in report.texts} | {"window": report.window}, ("ridgeline " + " ".join(sys.argv[1:]),), (), now,
     )  # fmt: skip
     return ReportDocument(

@@ -73,6 +73,7 @@ def ladder(
       ridgeline bench ladder smollm2 --preset mixed --rung one --rung static --rung continuous
       ridgeline bench ladder smollm2 --seconds 3m      in pieces: repeat until nothing is left
     """
+    from ridgeline import __version__
     from ridgeline.bench.ladder import LadderOptions, run
     from ridgeline.bench.ladder_show import as_json, document, render
     from ridgeline.bench.report_json import to_json
@@ -87,7 +88,7 @@ def ladder(
     )  # fmt: skip
     result = run(asked, note)
     if json:
-        print_json(as_json(result) | {"report": [to_json(d) for d in document(result)]})
+        print_json(as_json(result) | {"report": [to_json(d) for d in document(result, __version__)]})
     else:
         print(render(result))
     raise typer.Exit(1 if any(r.status == "failed" for r in result.rungs) else 0)

@@ -54,6 +54,7 @@ def quality(
       ridgeline bench quality ./m-Q4_0.gguf --against ./m-Q8_0.gguf --max-kl 0.1 --min-top1 0.85
       ridgeline bench quality ./m-Q8_0.gguf --rtn int4:tensor --rtn int4:channel --rtn int4:32 --no-tasks --json
     """
+    from ridgeline import __version__
     from ridgeline.bench.quality import Gate, QualityOptions, run
     from ridgeline.bench.quality_rtn import parse
     from ridgeline.bench.quality_show import document, render
@@ -69,7 +70,7 @@ def quality(
     asked = QualityOptions(tuple(candidates), base, positions, window, not no_tasks, lengths, gate, text, rounded)
     report = run(asked, note)
     if json:
-        print_json(report.as_json() | {"report": to_json(document(report))})
+        print_json(report.as_json() | {"report": to_json(document(report, __version__))})
     else:
         print(render(report))
     raise typer.Exit(0 if report.passed else 1)
