@@ -91,12 +91,13 @@ class Bench:
 
     async def _warm_up(self) -> WarmUp:
         client = Client(self.server.target, self.asked.timeout_s)
+        write = self.corpus.code if self.asked.preset.text == "code" else self.corpus.prose
         found: list[Outcome] = []
         try:
             for i, size in enumerate([_SHORT, _LONG, *[_SHORT] * self.asked.warmup]):
                 recipe = Recipe(replace(self.asked.preset, turns=1), 1, self.asked.seed, f"{self.run_salt}w{i}")
                 one = sessions(recipe, self.corpus)[0]
-                text = one.turns[0].text.partition("] ")[0] + "] " + self.corpus.prose(np.random.default_rng([i, 99]), size)
+                text = one.turns[0].text.partition("] ")[0] + "] " + write(np.random.default_rng([i, 99]), size)
                 load = Load(client, self.manner, 60.0)
                 await load.closed([Session("w", "", (replace(one.turns[0], text=text, max_tokens=8),))], 1)
                 found += load.outcomes
@@ -150,7 +151,11 @@ class Bench:
         """With a salt of its own: same lengths, same sharing."""
         if self._forecaster is None:
             return None
-        found = self._forecaster.of(self.make(warm, f"{self.run_salt}p", rate, seed, users or 0), self.manner.endpoint, users)
+        try:
+            found = self._forecaster.of(self.make(warm, f"{self.run_salt}p", rate, seed, users or 0), self.manner.endpoint, users)
+        except UserError as error:
+            self._say(f"  no prediction: {error}")
+            return None
         if found is not None:
             self._say(f"  predicted {found.output_tok_s:.1f} output tok/s, TTFT p50 {found.ttft_ms:.0f} ms")
         return found
