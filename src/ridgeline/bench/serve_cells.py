@@ -16,7 +16,7 @@ from ridgeline.bench.client_metrics import Figures, Outcome, figures
 from ridgeline.bench.corpus import Corpus
 from ridgeline.bench.load import Load, Manner
 from ridgeline.bench.load_noise import Noise, Watch
-from ridgeline.bench.load_workloads import Recipe, Session, sessions, timed, traced
+from ridgeline.bench.load_workloads import Recipe, Session, Turn, sessions, timed, traced
 from ridgeline.bench.serve_metrics import Sampler, ServerView
 from ridgeline.bench.serve_options import ServeOptions
 from ridgeline.bench.serve_predict import Forecast, Forecaster
@@ -63,7 +63,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Kept apart from all figures. cold_ms: TTFT of the very first request; characters: per token, measured; failed: how many, and why."""
+    """Kept apart from all figures. cold_ms: TTFT of the very first request; characters: of the text per token."""
 
     cold_ms: float | None
     warm_ms: float | None
@@ -95,11 +95,9 @@ class Bench:
         found: list[Outcome] = []
         try:
             for i, size in enumerate([_SHORT, _LONG, *[_SHORT] * self.asked.warmup]):
-                recipe = Recipe(replace(self.asked.preset, turns=1), 1, self.asked.seed, f"{self.run_salt}w{i}")
-                one = sessions(recipe, self.corpus)[0]
-                text = one.turns[0].text.partition("] ")[0] + "] " + write(np.random.default_rng([i, 99]), size)
+                text = f"[{self.run_salt}w{i}] " + write(np.random.default_rng([i, 99]), size)
                 load = Load(client, self.manner, 60.0)
-                await load.closed([Session("w", "", (replace(one.turns[0], text=text, max_tokens=8),))], 1)
+                await load.closed([Session("w", "", (Turn(text, 8),))], 1)
                 found += load.outcomes
                 if not found[0].ok:
                     raise UserError(
