@@ -90,7 +90,8 @@ def chunk_limit(budget: Budget, decodes: list[Span], prefill: Span, times: StepT
 
 
 def _predicted(budget: Budget, decodes: list[Span], prefill: Span, predict: Predict, most: int) -> int:
-    """The largest chunk that the prediction allows, by secant steps: its time is nearly linear in the chunk.
+    """The chunk that comes nearest to what the prediction allows, by secant steps: its time is nearly linear in the chunk. Rounded, not
+    cut: far into a prompt a few tokens fill a step.
 
     Several short prompts are reckoned as one long one: what counts is their tokens together."""
 
@@ -105,5 +106,5 @@ def _predicted(budget: Budget, decodes: list[Span], prefill: Span, predict: Pred
         took = seconds(chunk)
         if took <= target or chunk <= budget.min_chunk:
             break
-        chunk = max(budget.min_chunk, int(chunk * max(0.0, target - base) / (took - base))) if took > base else chunk
+        chunk = max(budget.min_chunk, int(chunk * max(0.0, target - base) / (took - base) + 0.5)) if took > base else chunk
     return chunk
