@@ -113,6 +113,7 @@ def test_the_knee_is_the_smallest_load_with_nine_tenths_of_the_best() -> None:
     rows = [(1, 10.0), (2, 19.0), (4, 35.0), (8, 46.0), (16, 50.0), (32, 51.0)]
     assert serve.knee([cell(n, t) for n, t in rows]) == 8  # 46 >= 0.9 * 51 = 45.9
     assert serve.knee([cell(1, 1.0), cell(2, 2.0)]) is None
+    assert serve.knee([cell(n, 10.0 * n) for n in (1, 2, 4, 8)]) is None  # still growing: not seen
 
 
 @pytest.mark.parametrize(("last", "stops"), [(52.0, True), (52.6, False), (10.0, True)])

@@ -79,11 +79,14 @@ def stop(cells: Sequence[Cell], sweep: bool) -> bool:
 
 
 def knee(cells: Sequence[Cell]) -> float | None:
-    """The smallest load with 90% of the best tokens/s: beyond it, waiting is all that grows. None for fewer than three loads."""
+    """The smallest load with 90% of the best tokens/s: beyond it, waiting is all that grows. None for fewer than three loads, and where
+    only the largest load reaches that: there tokens/s still grow, and the knee has not been seen."""
     if len(cells) < 3:
         return None
+    ordered = sorted(cells, key=lambda c: c.load)
     best = max(c.figures.output_tok_s or 0.0 for c in cells)
-    return next((c.load for c in sorted(cells, key=lambda c: c.load) if (c.figures.output_tok_s or 0.0) >= KNEE * best), None)
+    found = next((c.load for c in ordered if (c.figures.output_tok_s or 0.0) >= KNEE * best), None)
+    return None if found == ordered[-1].load else found
 
 
 def line_of(cell: Cell) -> str:

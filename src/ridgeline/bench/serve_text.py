@@ -50,6 +50,8 @@ def render(result: ServeResult) -> str:
         )
     if result.knee is not None:
         lines += ["", f"knee: {result.knee:g}, the smallest load with {KNEE:.0%} of the best output tok/s"]
+    elif len(result.cells) >= 3:
+        lines.append(f"no knee up to {max(c.load for c in result.cells):g}: output tok/s still grow")
     if result.saturated is not None:
         lines.append(f"stopped at {result.saturated:g}: the server cannot do more, only waiting grows")
     lines += ["", "definitions", *(f"  {name}: {text}" for name, text in DEFINITIONS.items() if _shown(name, result.cells))]
