@@ -40,7 +40,7 @@ from ridgeline.scheduler.state import SchedulerConfig, SchedulerState
 # Logits of prompt positions (prompt_logprobs) that one step may hold.
 PROMPT_ROWS_BYTES = 64 << 20
 # Time of a step with prompt tokens over one without, and prompt tokens that a step carries beside an inter-token target out of reach.
-ITL_SLACK, MIN_CHUNK = 2.3, 16
+ITL_SLACK, MIN_CHUNK = 2.1, 16
 
 
 @dataclass(frozen=True, eq=False)
