@@ -91,7 +91,7 @@ def test_the_command_shows_a_changed_letter(tmp_path: Path) -> None:
         sys.executable,
         "-m",
         "ridgeline",
-        "prefix",
+        "blocks",
         str(model),
         "Four score and seven",
         "--change",
