@@ -25,6 +25,7 @@ PEERS: dict[tuple[str, int], tuple[float, float]] = {
     ("smollm2", 320): (5.64e-3, 0.9625),
     ("gemma3-270m", 160): (7.33e-3, 0.9562),
     ("smollm2", 2048): (3.50e-3, 0.9639),
+    ("gemma3-270m", 1024): (5.42e-3, 0.9473),
 }
 CASES = [pytest.param(*case, marks=pytest.mark.long) if case[1] > 1000 else case for case in PEERS]
 
