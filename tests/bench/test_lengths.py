@@ -41,7 +41,7 @@ def test_rows_fits_and_identity(model: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert all(row.predicted_uncached_s > row.predicted_ttft_s > row.predicted_cached_s > 0 for row in report.rows)
     assert report.slope_predicted_s == pytest.approx(report.kv_bytes_per_token / 10e9)
     assert "bit for bit" in render(report)
-    made = document(report)
+    made = document(report, "1.0")
     assert documents_of(json.loads(json.dumps(to_json(made))), "f") == [made]
     first = {line.name: line.points for line in made.plots[0].lines}
     assert first["measured"] == tuple((row.tokens, pytest.approx(1e3 * row.ttft_s)) for row in report.rows)

@@ -88,7 +88,7 @@ def test_json_is_plain(model: Path) -> None:
 def test_the_report_shows_this_runs_points_on_the_roofline(model: Path) -> None:
     """Row 135: measured points of this run, and none above the ceilings' own arithmetic."""
     found = measure(model, ops=True)
-    made = document(found)
+    made = document(found, "1.0")
     assert documents_of(json.loads(json.dumps(to_json(made))), "f") == [made]
     (roofline,) = made.rooflines
     whole = {p.name: p for p in roofline.points[:2]}

@@ -22,7 +22,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("planner", "backends"),
     ("engine",),
     ("server", "cluster", "bench"),
-    ("cli",),
+    ("cli", "__main__"),
 )
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 NO_BACKENDS = {"scheduler", "planner", "models", "spec", "graph", "kv"}

@@ -6,19 +6,18 @@ import platform
 import shlex
 import sys
 
-import ridgeline
 from ridgeline.bench.lengths import LengthReport, LengthRow
 from ridgeline.bench.report_schema import Ceiling, Line, Plot, Prediction, ReportDocument, Setup
 
 FITTED, FASTEST = "fitted: to the measured points", "predicted: roofline's fastest"
 
 
-def document(r: LengthReport) -> ReportDocument:
+def document(r: LengthReport, version: str) -> ReportDocument:
     """Rows 23, 125 and 133 of the acceptance table in figures."""
     m = r.machine
     ceilings = (Ceiling("read bandwidth", m.read_gb_s, "GB/s", m.provenance), Ceiling("int8 products", m.int8_gops, "GOP/s", m.provenance))
     setup = Setup(
-        {"host": m.name, "threads": r.threads}, {"ridgeline": ridgeline.__version__, "python": platform.python_version()},
+        {"host": m.name, "threads": r.threads}, {"ridgeline": version, "python": platform.python_version()},
         settings={"model": r.model}, commands=(f"ridgeline {shlex.join(sys.argv[1:])}",) if sys.argv[1:2] == ["bench"] else (),
         ceilings=ceilings, date=m.date,
     )  # fmt: skip

@@ -7,14 +7,13 @@ import shlex
 import sys
 from collections.abc import Iterator
 
-import ridgeline
 from ridgeline.bench.micro import MicroReport, OpRow
 from ridgeline.bench.report_schema import Ceiling, Prediction, ReportDocument, Roof, Roofline, RoofPoint, Setup, Table
 
 LEAST_SHARE, MOST_OPS = 0.05, 6  # of a phase's time; op points of one phase
 
 
-def document(r: MicroReport) -> ReportDocument:
+def document(r: MicroReport, version: str) -> ReportDocument:
     """Everything of one run. The roofline's roofs are the measured ceilings of the same run."""
     m = r.machine
     ceilings = (
@@ -23,7 +22,7 @@ def document(r: MicroReport) -> ReportDocument:
     )  # fmt: skip
     setup = Setup(
         {"host": m.name, "threads": r.threads, "kernels": r.isa, "load before": r.load_before},
-        {"ridgeline": ridgeline.__version__, "python": platform.python_version()}, {},
+        {"ridgeline": version, "python": platform.python_version()}, {},
         {"model": r.model, "prompt": r.prompt, "generated": r.gen, "runs": max((len(v) for v in r.runs.values()), default=0)},
         (f"ridgeline {shlex.join(sys.argv[1:])}",) if sys.argv[1:2] == ["bench"] else (), ceilings, m.date,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 import ridgeline.bench.accuracy as accuracies
 import ridgeline.bench.engine as engines
 import ridgeline.bench.lengths as context
+from ridgeline import __version__
 from ridgeline.bench.lengths_report import document as lengths_document
 from ridgeline.bench.micro import MicroOptions, render, run
 from ridgeline.bench.micro_report import document as micro_document
@@ -19,7 +20,7 @@ def micro(options: Options, *, prompt: int, gen: int, repeat: int, ops: bool, ag
     """Raises `UserError` for a model or a peer that cannot be used. What takes long is said on stderr."""
     report = run(MicroOptions(options, prompt, gen, repeat, ops, against), note)
     if as_json:
-        print_json(report.as_json() | {"report": to_json(micro_document(report))})
+        print_json(report.as_json() | {"report": to_json(micro_document(report, __version__))})
     else:
         print(render(report))
 
@@ -46,6 +47,6 @@ def lengths(options: Options, tokens: tuple[int, ...], *, repeat: int, as_json: 
     """Raises `UserError` for a model or lengths that cannot be used. What takes long is said on stderr."""
     report = context.run(context.LengthOptions(options, tokens, repeat), note)
     if as_json:
-        print_json(report.as_json() | {"report": to_json(lengths_document(report))})
+        print_json(report.as_json() | {"report": to_json(lengths_document(report, __version__))})
     else:
         print(context.render(report))
