@@ -17,7 +17,6 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 from xml.etree import ElementTree
 
-import httpx
 import pytest
 from tests.planner.test_calibration import NOTHING
 from tests.server.http_server import running
@@ -279,9 +278,21 @@ def test_many_waiting_plans_are_turned_away() -> None:
     app = plan_app(plans, GateRules(frozenset({"testserver"})))
 
     async def get(path: str) -> tuple[int, Any]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
-            reply = await client.get(path)
-            return reply.status_code, reply.headers
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http", "path": path,
+            "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": [(b"host", b"testserver")],
+            "client": ("127.0.0.1", 1), "server": ("testserver", 80),
+        }  # fmt: skip
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await app(scope, receive, send)
+        return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
 
     code, headers = asyncio.run(get("/plan/choices"))
     assert code == 429 and headers["retry-after"] == "1"
