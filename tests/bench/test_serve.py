@@ -19,7 +19,7 @@ from ridgeline.bench.client_metrics import Figures, Outcome, Slo, figures
 from ridgeline.bench.client_read import Piece, Reading
 from ridgeline.bench.engines import ENGINES, Wish, command, engine, installed, program, shown, version
 from ridgeline.bench.engines_process import Process, free_port
-from ridgeline.bench.load_noise import Noise, Watch, listener, tree, tree_rss, tree_seconds
+from ridgeline.bench.machine_load import Noise, Watch, listener, tree, tree_rss, tree_seconds
 from ridgeline.bench.report_json import documents_of
 from ridgeline.bench.serve_cells import Cell
 from ridgeline.bench.serve_document import document, records

@@ -148,7 +148,7 @@ def _pairs(asked: AbOptions, at: dict[tuple[int, str], Cell], metric: Metric) ->
 
 def _loud(cells: Sequence[Cell]) -> float:
     """See `Compared.disturbed`."""
-    shares = [c.noise.steal + (c.noise.others or 0.0) for c in cells if c.noise is not None and c.noise.disturbed]
+    shares = [c.noise.taken for c in cells if c.noise is not None and c.noise.disturbed]
     return max(shares) if 4 * len(shares) > len(cells) else 0.0
 
 
@@ -160,7 +160,7 @@ def _remarks(at: dict[tuple[int, str], Cell], load: float) -> list[str]:
         if failed:
             why = next(iter(next(c.figures.failures for c in cells if c.figures.failures)))
             found.append(f"at {load:g}: {failed} of {sum(c.figures.requests for c in cells)} requests of {name} failed ({why})")
-        loud = [c.noise.steal + (c.noise.others or 0.0) for c in cells if c.noise is not None and c.noise.disturbed]
+        loud = [c.noise.taken for c in cells if c.noise is not None and c.noise.disturbed]
         if loud:
             text = f"in {len(loud)} of {len(cells)} cells of {name} others took over 5% of the CPUs (at most {max(loud):.0%})"
             found.append(f"at {load:g}: {text}")

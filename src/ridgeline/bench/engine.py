@@ -18,6 +18,7 @@ import numpy as np
 from ridgeline.bench.batched_peer import BatchedPeer
 from ridgeline.bench.engine_facts import Facts, OverloadResult, ReuseResult, SamplesResult, SessionResult, lines
 from ridgeline.bench.engine_run import Ids, Job, Runner, Step, prompts
+from ridgeline.bench.machine_load import busy_warning
 from ridgeline.bench.rates import Rates, branch_seconds
 from ridgeline.engine.loader import LoadedModel, load
 from ridgeline.errors import UserError
@@ -152,8 +153,9 @@ def run(asked: EngineBenchOptions, say: Say = lambda line: None) -> EngineReport
     """Load, then each scenario in turn. `say` gets a line when something slow begins. Raises `UserError` for what cannot be run."""
     peer = None if asked.against is None else BatchedPeer.find(asked.against)
     busy = os.getloadavg()[0]
-    if busy > 0.5 * (os.cpu_count() or 1):
-        say(f"warning: the machine was busy (load {busy:.1f} on {os.cpu_count()} CPUs): figures are not to be relied on")
+    warning = busy_warning(busy)
+    if warning:
+        say(warning)
     model = load(asked.options)
     bench, facts = _Bench(asked, model, peer, say), Facts(model)
     do: dict[Scenario, Callable[[], Any]] = {

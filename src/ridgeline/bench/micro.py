@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from ridgeline.backends.base import Program
+from ridgeline.bench.machine_load import busy_warning
 from ridgeline.bench.peer import Kind, Peer, find_binary
 from ridgeline.bench.probe import FULL_SECONDS, probe
 from ridgeline.bench.runner import OneSequence, random_tokens, timed_ops
@@ -141,8 +142,9 @@ def run(asked: MicroOptions, say: Say = lambda line: None) -> MicroReport:
     binary = None if asked.against is None else find_binary(asked.against)
     load = os.getloadavg()[0]
     bench = _Bench(asked, open_model(asked.options))
-    if _busy(load):
-        say(_BUSY.format(load=load, cpus=os.cpu_count()))
+    warning = busy_warning(load)
+    if warning:
+        say(warning)
     say(f"measuring this machine's ceilings ({FULL_SECONDS:.0f} s)")
     machine = probe(bench.plan.threads, bench.isa, FULL_SECONDS)
     kinds: tuple[Kind, Kind] = ("prompt", "gen")
@@ -159,13 +161,6 @@ def run(asked: MicroOptions, say: Say = lambda line: None) -> MicroReport:
     rates = {kind: bench.count(kind) / median(runs[kind]) for kind in kinds}
     against = None if turns is None else turns.result(rates)
     return _report(bench, machine, load, runs, _op_rows(bench) if asked.ops else [], against)
-
-
-_BUSY = "warning: the machine was busy (load {load:.1f} on {cpus} CPUs): figures and ratios are not to be relied on"
-
-
-def _busy(load: float) -> bool:
-    return load > 0.5 * (os.cpu_count() or 1)
 
 
 class _Turns:
@@ -238,8 +233,9 @@ def render(report: MicroReport) -> str:
         f" = {r.gen_fraction_of_read:4.0%} of read peak   roofline {r.predicted_gen_tok_s:9.1f} tok/s ({r.gen_bound})",
         f"  ceilings ({m.provenance} {m.date}): read {m.read_gb_s:.1f} GB/s, int8 {m.int8_gops:.0f} GOPS, f32 {m.f32_gflops:.0f} GFLOP/s",
     ]
-    if _busy(r.load_before):
-        lines.append("  " + _BUSY.format(load=r.load_before, cpus=os.cpu_count()))
+    warning = busy_warning(r.load_before)
+    if warning:
+        lines.append(f"  {warning}")
     if report.against is not None:
         a = report.against
         lines += [

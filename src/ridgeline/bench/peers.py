@@ -7,7 +7,6 @@ was measured stays in the results file; an engine that is not installed is a row
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ import ridgeline.bench.ab as ab
 import ridgeline.bench.engine as engine_bench
 import ridgeline.bench.micro as micro
 from ridgeline.bench.engines import ENGINES, Engine, has_module, installed, program, version
+from ridgeline.bench.machine_load import crowd
 from ridgeline.bench.serve import run as serve
 from ridgeline.bench.serve_options import ServeOptions, Source
 from ridgeline.errors import FileFormatError, UserError
@@ -151,7 +151,7 @@ def _micro(asked: PeersOptions, model: str, say: Say) -> Measured:
     a, name = report.against, Path(model).name
     assert a is not None
     ours = f"ridgeline bench micro {model} --repeat {asked.repeat} --against {binary}"
-    loud = busy(report.load_before)
+    loud = crowd(report.load_before)
     return [
         Row(name, "micro", "prompt of 512, tok/s", "llama.cpp", report.prompt_tok_s, a.prompt_tok_s, a.prompt_ratio, our_command=ours,
             peer_command=a.prompt_command, disturbed=loud),
@@ -171,7 +171,7 @@ def _batch(asked: PeersOptions, model: str, say: Say) -> Measured:
     ours = f"ridgeline bench engine {model} --scenario decode --seqs {asked.seqs} --repeat {asked.repeat} --against {binary}"
     return [
         Row(Path(model).name, "batch", f"{asked.seqs} sequences decoding, tok/s", "llama.cpp", report.decode.decode_tok_s, p.decode_tok_s,
-            p.ratio, our_command=ours, peer_command=p.command, disturbed=busy(report.load_before))
+            p.ratio, our_command=ours, peer_command=p.command, disturbed=crowd(report.load_before))
         for p in report.decode.peers
     ], []  # fmt: skip
 
@@ -207,12 +207,6 @@ def _row(c: ab.Compared, model: str, part: str, where: str, peer: str, result: a
         Path(model).name, part, f"{where}: {c.metric}{unit}", peer, c.a, c.b, c.ratio.value, low, high, better, ours, theirs,
         f"{c.ratio.rounds} rounds", c.disturbed,
     )  # fmt: skip
-
-
-def busy(load: float) -> float:
-    """Of the CPUs, what others had when it began: tasks of the last minute over CPUs, where that is over a half."""
-    share = load / (os.cpu_count() or 1)
-    return min(1.0, share) if share > 0.5 else 0.0
 
 
 def best_server(load: ServeOptions, peer: Source, say: Say) -> Source:

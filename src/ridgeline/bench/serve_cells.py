@@ -15,8 +15,8 @@ from ridgeline.bench.client import Client
 from ridgeline.bench.client_metrics import Figures, Outcome, figures
 from ridgeline.bench.corpus import Corpus
 from ridgeline.bench.load import Load, Manner
-from ridgeline.bench.load_noise import Noise, Watch
 from ridgeline.bench.load_workloads import Recipe, Session, Turn, sessions, timed, traced
+from ridgeline.bench.machine_load import Noise, Watch
 from ridgeline.bench.serve_metrics import Sampler, ServerView
 from ridgeline.bench.serve_options import ServeOptions
 from ridgeline.bench.serve_predict import Forecast, Forecaster
@@ -134,8 +134,8 @@ class Bench:
             noise = tries[-1].noise
             if noise is None or not noise.disturbed or len(tries) > self.asked.repeats:
                 break
-            self._say(f"others took {(noise.others or 0) + noise.steal:.0%} of the CPUs: running the cell again")
-        best = min(tries, key=lambda c: 0.0 if c.noise is None else c.noise.steal + (c.noise.others or 0.0))
+            self._say(f"others took {noise.taken:.0%} of the CPUs: running the cell again")
+        best = min(tries, key=lambda c: 0.0 if c.noise is None else c.noise.taken)
         return replace(best, tries=len(tries), forecast=forecast)
 
     async def _progress(self, load: Load, requests: int) -> None:

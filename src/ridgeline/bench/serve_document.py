@@ -139,7 +139,7 @@ def notes(result: ServeResult) -> list[str]:
         if c.unsent:
             found.append(f"{at}: the time limit left {c.unsent} sessions out")
         if c.noise is not None and c.noise.disturbed:
-            found.append(f"{at}: others took {(c.noise.others or 0.0) + c.noise.steal:.0%} of the CPUs, in the best of {c.tries} tries")
+            found.append(f"{at}: others took {c.noise.taken:.0%} of the CPUs, in the best of {c.tries} tries")
         if c.noise is not None and c.noise.client > 0.5:
             found.append(f"{at}: this client used {c.noise.client:.0%} of a core: it may be what is measured")
         if f.usage_missing:

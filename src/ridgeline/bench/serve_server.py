@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ridgeline.bench.client import Client, Target, understand
 from ridgeline.bench.engines import Wish, command, engine, program, shown, version
 from ridgeline.bench.engines_process import Process, ended, free_port, until_told_to_end
-from ridgeline.bench.load_noise import listener
+from ridgeline.bench.machine_load import listener
 from ridgeline.bench.serve_options import Source
 from ridgeline.errors import UnsupportedError, UserError
 from ridgeline.formats.checkpoint import open_checkpoint

@@ -64,7 +64,7 @@ def _load(cell: Cell) -> str:
 
 def _row(cell: Cell) -> list[str]:
     f, noise = cell.figures, cell.noise
-    others = "-" if noise is None else f"{(noise.others or 0.0) + noise.steal:.1%}" + ("" if noise.others is not None else "?")
+    others = "-" if noise is None else f"{noise.taken:.1%}" + ("" if noise.others is not None else "?")
     return [
         _load(cell), f"{f.completed}/{f.requests}", _n(f.output_tok_s), _n(f.total_tok_s), _n(f.requests_s, 2), _n(f.goodput_s, 2),
         _percent(f.attainment), _percent(f.hit_rate), _median(f.ttft_ms), _median(f.tpot_ms), others,
