@@ -172,7 +172,7 @@ def test_a_peer_that_fails_is_one_line(model: Path, tmp_path: Path, body: str, m
 
 def test_a_peer_that_is_not_there(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
-        find_binary(str(tmp_path / "nothing"))
+        find_binary(str(tmp_path / "nothing"), "llama-bench")
     (tmp_path / "text").write_text("")
     with pytest.raises(UserError, match="--against"):
         Peer(str(tmp_path / "text"), str(model), 1, 1, 1).measure("prompt", ())

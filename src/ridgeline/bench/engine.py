@@ -7,6 +7,7 @@ long prompt among running answers; overhead: what is not spent in native calls.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -15,10 +16,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ridgeline.bench.batched_peer import BatchedPeer
 from ridgeline.bench.engine_facts import Facts, OverloadResult, ReuseResult, SamplesResult, SessionResult, lines
 from ridgeline.bench.engine_run import Ids, Job, Runner, Step, prompts
 from ridgeline.bench.machine_load import busy_warning
+from ridgeline.bench.peer import batched_command, batched_tok_s, find_binary
 from ridgeline.bench.rates import Rates, branch_seconds
 from ridgeline.engine.loader import LoadedModel, load
 from ridgeline.errors import UserError
@@ -151,7 +152,7 @@ class EngineReport:
 
 def run(asked: EngineBenchOptions, say: Say = lambda line: None) -> EngineReport:
     """Load, then each scenario in turn. `say` gets a line when something slow begins. Raises `UserError` for what cannot be run."""
-    peer = None if asked.against is None else BatchedPeer.find(asked.against)
+    peer = None if asked.against is None else find_binary(asked.against, "llama-batched-bench")
     busy = os.getloadavg()[0]
     warning = busy_warning(busy)
     if warning:
@@ -173,11 +174,10 @@ def run(asked: EngineBenchOptions, say: Say = lambda line: None) -> EngineReport
 
 
 class _Bench:
-    def __init__(self, asked: EngineBenchOptions, model: LoadedModel, peer: BatchedPeer | None, say: Say) -> None:
+    def __init__(self, asked: EngineBenchOptions, model: LoadedModel, peer: str | None, say: Say) -> None:
         self.asked, self.model, self.peer, self.say = asked, model, peer, say
         self.vocab = model.limits.vocab
         self.runs: dict[str, list[float]] = {}
-        self._commands: dict[str, str] = {}
         self._last: Runner | None = None
 
     def _note(self, name: str, value: float) -> float:
@@ -210,12 +210,12 @@ class _Bench:
             self._note("total_tok_s", a.seqs * a.gen / seconds)
             self._note("prompt_tok_s", sum(s.chunk for s in reading) / sum(s.seconds for s in reading))
             for path in self._peer_files():
-                self._note(f"peer_tok_s {path}", self._peer_decode(path))
+                self._note(f"peer_tok_s {path}", batched_tok_s(self._peer_command(path), a.seqs, a.gen))
         ours = median(self.runs["decode_tok_s"])
         peers = []
         for path in self._peer_files():
             theirs = median(self.runs[f"peer_tok_s {path}"])
-            peers.append(PeerRate(path, theirs, ours / theirs, self._commands[path]))
+            peers.append(PeerRate(path, theirs, ours / theirs, shlex.join(self._peer_command(path))))
         return DecodeResult(
             a.seqs, a.prompt, a.gen, ours, median(self.runs["total_tok_s"]), median(self.runs["prompt_tok_s"]), tuple(peers)
         )
@@ -226,12 +226,9 @@ class _Bench:
         mine = [own] if own.endswith(".gguf") or not self.asked.against_models else []
         return [] if self.peer is None else [*mine, *self.asked.against_models]
 
-    def _peer_decode(self, path: str) -> float:
-        a = self.asked
+    def _peer_command(self, path: str) -> list[str]:
         assert self.peer is not None
-        found = self.peer.decode_tok_s(path, a.seqs, a.prompt, a.gen, self.model.plan.threads)
-        self._commands[path] = self.peer.last_command
-        return found
+        return batched_command(self.peer, path, self.asked.seqs, self.asked.prompt, self.asked.gen, self.model.plan.threads)
 
     def branch(self, shared: int = 1000, branches: int = 32, own: int = 64, gen: int = 96) -> BranchResult:
         branches = min(branches, self.model.plan.max_num_seqs)

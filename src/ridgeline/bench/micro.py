@@ -139,7 +139,7 @@ class _Bench:
 
 def run(asked: MicroOptions, say: Say = lambda line: None) -> MicroReport:
     """Load, probe, measure. `say` gets a line when something slow begins. Raises `UserError` for what cannot be loaded or run."""
-    binary = None if asked.against is None else find_binary(asked.against)
+    binary = None if asked.against is None else find_binary(asked.against, "llama-bench")
     load = os.getloadavg()[0]
     bench = _Bench(asked, open_model(asked.options))
     warning = busy_warning(load)

@@ -18,6 +18,7 @@ import ridgeline.bench.engine as engine_bench
 import ridgeline.bench.micro as micro
 from ridgeline.bench.engines import ENGINES, Engine, has_module, installed, program, version
 from ridgeline.bench.machine_load import crowd
+from ridgeline.bench.peer import Settings, fastest
 from ridgeline.bench.serve import run as serve
 from ridgeline.bench.serve_options import ServeOptions, Source
 from ridgeline.errors import FileFormatError, UserError
@@ -210,21 +211,15 @@ def _row(c: ab.Compared, model: str, part: str, where: str, peer: str, result: a
 
 
 def best_server(load: ServeOptions, peer: Source, say: Say) -> Source:
-    """llama-server with the settings that were fastest in one short cell each. A setting that it refuses is left out."""
-    found: dict[tuple[str, ...], float] = {}
-    failed: UserError | None = None
-    for settings in SERVER_SETTINGS:
-        source = replace(peer, engine_args=settings)
-        try:
-            short = replace(load, requests=min(load.count, 8), scale=load.scale * 0.5, repeats=0, warmup=0, limit_s=30.0, timeout_s=60.0)
-            result = serve(replace(short, source=source))
-            found[settings] = result.cells[0].figures.output_tok_s or 0.0
-            say(f"  {' '.join(settings)}: {found[settings]:.1f} output tok/s")
-        except UserError as error:
-            failed = error
-    if not found and failed is not None:
-        raise failed
-    return replace(peer, engine_args=max(found, key=lambda s: found[s]))
+    """llama-server with the settings that were fastest in one short cell each."""
+    short = replace(load, requests=min(load.count, 8), scale=load.scale * 0.5, repeats=0, warmup=0, limit_s=30.0, timeout_s=60.0)
+
+    def measure(settings: Settings) -> float:
+        found = serve(replace(short, source=replace(peer, engine_args=settings))).cells[0].figures.output_tok_s or 0.0
+        say(f"  {' '.join(settings)}: {found:.1f} output tok/s")
+        return found
+
+    return replace(peer, engine_args=fastest(SERVER_SETTINGS, measure)[0])
 
 
 _PART: Mapping[str, Callable[[PeersOptions, str, Say], Measured]] = {
