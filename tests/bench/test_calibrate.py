@@ -64,10 +64,9 @@ def test_formats_join_those_that_are_known() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 1}'])
-def test_a_broken_file_is_as_good_as_none(text: str) -> None:
+def test_a_broken_file_is_as_good_as_none(tmp_path: Path, text: str) -> None:
     found = measured("Q4_0")
-    path = calibrate._file()
-    path.write_text(text)
+    (tmp_path / "cache" / calibrate.FILE).write_text(text)
     assert calibrate.load_calibration(1, found.isa) is None
     measured("Q4_0")
     assert calibrate.load_calibration(1, found.isa) is not None

@@ -63,7 +63,8 @@ def test_the_table_goes_between_its_markers(tmp_path: Path) -> None:
 
 def test_parts_are_added_to_the_results_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(peers, "_PART", {"micro": lambda *a: ([WIN], []), "chat": lambda *a: ([LOSS], ["loud"])})
+    measured = {"micro": ([WIN], []), "chat": ([LOSS], ["loud"])}
+    monkeypatch.setattr(peers, "_measure", lambda asked, part, *rest: measured[part])
     path = tmp_path / "r.json"
     peers.run(PeersOptions(("m.gguf",), parts=("micro",), results=path))
     result = peers.run(PeersOptions(("m.gguf",), parts=("chat",), results=path))
@@ -79,7 +80,7 @@ def test_rows_of_an_ab() -> None:
     compared = ab.Compared(8.0, "TTFT p50", 10.0, 20.0, Ratio(0.5, 0.4, 0.6, 3), "x")
     load = ServeOptions(Source(model="m"))
     server = Server("s", Target.of("http://x"), "m", command="cmd")
-    result = ab.AbResult(ab.AbOptions(load, load.source, load.source, "a", "b", 3), (server, server), (), (compared,), (), ())
+    result = ab.AbResult(ab.AbOptions(load, load.source, load.source, "a", "b", 3), (server, server), (), (compared,), (), "")
     row = peers._row(compared, "/x/m.gguf", "chat", "chat, 16 sessions, 8 at once", "llama.cpp", result)
     assert (row.model, row.measure, row.better, row.ahead) == ("m.gguf", "chat, 16 sessions, 8 at once: TTFT p50, ms", "lower", True)
 

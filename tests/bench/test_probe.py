@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.backends.cpu import _native
-from ridgeline.bench import probe
+from ridgeline.bench import probe, record
 from ridgeline.errors import UserError
 
 
@@ -64,7 +64,7 @@ def test_a_broken_file_is_measured_again(cache: Path, quick: list[tuple[int, int
 
 def test_another_machines_numbers_are_not_ours(cache: Path, quick: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     probe.machine(1, "portable")
-    monkeypatch.setattr(probe, "machine_name", lambda: "another")
+    monkeypatch.setattr(record, "machine_name", lambda: "another")
     probe.machine(1, "portable")
     assert len(quick) == 2
     assert len(json.loads((cache / "ceilings.json").read_text())) == 2

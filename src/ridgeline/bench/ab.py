@@ -6,7 +6,6 @@ Both sides get the same prompts in a round (new ones each round). A round's rati
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from statistics import median
 
 from ridgeline.bench.client_metrics import Figures
 from ridgeline.bench.engines import engine, program
+from ridgeline.bench.record import command_line
 from ridgeline.bench.serve import context_of, known, seqs_of
 from ridgeline.bench.serve_cells import Bench, Cell
 from ridgeline.bench.serve_options import ServeOptions, Source
@@ -85,7 +85,7 @@ class AbResult:
     rounds: tuple[tuple[int, str, Cell], ...]
     compared: tuple[Compared, ...]
     remarks: tuple[str, ...]
-    command: tuple[str, ...]
+    command: str
 
 
 def run(asked: AbOptions, say: Say = lambda line: None) -> AbResult:
@@ -111,7 +111,7 @@ def run(asked: AbOptions, say: Say = lambda line: None) -> AbResult:
                     f = cell.figures
                     say(f"round {number + 1}, {load:g}, {name}: {f.output_tok_s or 0:.1f} output tok/s, {f.failed} failed")
         servers = (sides[0][1].server, sides[1][1].server)
-    return AbResult(asked, servers, tuple(rounds), *compare(asked, rounds), ("ridgeline", *sys.argv[1:]))
+    return AbResult(asked, servers, tuple(rounds), *compare(asked, rounds), command_line())
 
 
 def compare(asked: AbOptions, rounds: Sequence[tuple[int, str, Cell]]) -> tuple[tuple[Compared, ...], tuple[str, ...]]:

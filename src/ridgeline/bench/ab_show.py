@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ridgeline.bench.ab import AbResult
 from ridgeline.bench.client_metrics import DEFINITIONS, Figures
+from ridgeline.bench.record import now
 from ridgeline.bench.report_json import to_json
 from ridgeline.bench.report_schema import Cell, Comparison, ReportDocument, Setup
-from ridgeline.bench.serve_document import cell_json, machine, now
+from ridgeline.bench.serve_document import cell_json, machine
 from ridgeline.bench.stats import Ratio
 
 METHOD = (
@@ -61,7 +61,7 @@ def document(result: AbResult) -> dict[str, Any]:
     """Plain values."""
     asked = result.asked
     return {
-        "kind": "bench ab", "date": now(), "command": shlex.join(result.command), "machine": machine(),
+        "kind": "bench ab", "date": now(), "command": result.command, "machine": machine(),
         "sides": [
             {"name": name, "url": s.target.url, "model": s.model, "command": s.command, "version": s.version}
             for name, s in zip((asked.name_a, asked.name_b), result.servers, strict=True)
@@ -75,7 +75,7 @@ def document(result: AbResult) -> dict[str, Any]:
 
 def report(result: AbResult) -> ReportDocument:
     asked = result.asked
-    commands = (shlex.join(result.command), *(s.command for s in result.servers if s.command))
+    commands = (result.command, *(s.command for s in result.servers if s.command))
     versions = {s.name: s.version for s in result.servers if s.version}
     settings: dict[str, Cell] = {"workload": asked.asked.workload, "rounds": asked.rounds}
     setup = Setup(machine(), versions, {"workload": asked.asked.seed}, settings, commands, date=now())

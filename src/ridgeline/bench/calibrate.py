@@ -6,12 +6,8 @@ thread count in the cache folder; a format that did not get its turn in time is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
-from datetime import UTC, datetime
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -23,11 +19,11 @@ from ridgeline.backends.base import LoadPlan
 from ridgeline.backends.cpu import CpuProgram, default_threads
 from ridgeline.backends.cpu.program import OpTime
 from ridgeline.bench.overhead import engine_overhead, sample_overhead
-from ridgeline.bench.probe import machine_name, probe, read_speeds
+from ridgeline.bench.probe import probe, read_speeds
 from ridgeline.bench.random_gguf import random_rows
+from ridgeline.bench.record import host_key, keep, machine_name, now, read_kept
 from ridgeline.encodings import BY_NAME, F32, Encoding
 from ridgeline.errors import InternalError
-from ridgeline.formats.progress import cache_dir
 from ridgeline.formats.tensors import Tensor, Tensors
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.manifest import manifest
@@ -39,6 +35,7 @@ from ridgeline.models.rope import Rotary
 from ridgeline.planner.calibration import Calibration, ChunkAttention, DecodeAttention, kept_bytes
 
 Say = Callable[[str], None]
+FILE = "calibration.json"
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FORMATS = ("Q4_0", "Q8_0", "Q4_1", "Q4_K", "Q6_K", "Q5_0", "F16", "Q5_K", "Q5_1", "BF16", "IQ4_NL", "F32")
 MOST_SECONDS = 60.0
@@ -48,6 +45,8 @@ BYTES_READ = 192 << 20  # enough weights that no cache keeps a good part of them
 HEADS, LAYERS, WIDTH = 8, 2, 128  # of the synthetic attention; width of key and value of a head together
 CONTEXTS = (64, 1024)  # of decode attention
 CHUNKS = ((0, 128), (768, 256), (1008, 16))  # (past, new) that weigh pairs, rows and keys differently
+REST_HEADS = 8  # of the layers whose other ops are timed
+HEAVY = (Linear, LinearGroup, Attend)  # all but "the rest"
 SETS_MB = (8, 64, 512)  # working sets whose reading speed is told
 
 
@@ -64,7 +63,7 @@ def calibrate(threads: int | None = None, formats: Sequence[str] = FORMATS, seco
     parts.again()
     linear: dict[str, tuple[float, ...]] = {}
     linear_op: dict[str, tuple[float, ...]] = {}
-    kept, known = 0.0, [f for f in formats if f in BY_NAME]
+    cached, known = 0.0, [f for f in formats if f in BY_NAME]
     groups = [known[i : i + TOGETHER] for i in range(0, len(known), TOGETHER)]
     took = 0.0
     for i, group in enumerate(groups):
@@ -80,59 +79,40 @@ def calibrate(threads: int | None = None, formats: Sequence[str] = FORMATS, seco
         for chain in chains:
             linear[chain.encoding.name], linear_op[chain.encoding.name] = chain.costs()
         if few is not None:
-            kept = kept_bytes(few.bytes, few.byte_s(), chains[0].bytes, chains[0].byte_s())
+            cached = kept_bytes(few.bytes, few.byte_s(), chains[0].bytes, chains[0].byte_s())
         took = perf_counter() - started
         parts.again()
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     found = Calibration(
-        machine_name(), ceilings.isa, count, now, ROWS, linear, linear_op, BYTES_READ, kept, seconds=perf_counter() - begun, read_gb_s=read,
-        **parts.costs(),
+        machine_name(), ceilings.isa, count, now(), ROWS, linear, linear_op, BYTES_READ, cached, seconds=perf_counter() - begun,
+        read_gb_s=read, **parts.costs(),
     )  # fmt: skip
-    _write(found)
+    _keep(found)
     return found
 
 
 def load_calibration(threads: int, isa: str) -> Calibration | None:
     """What was kept for this host, or None."""
     try:
-        kept = json.loads(_file().read_text("utf8"))[_key(threads, isa)]
-        kept["rows"] = tuple(kept["rows"])
+        facts = read_kept(FILE)[host_key(threads, isa)]
+        facts["rows"] = tuple(facts["rows"])
         for field in ("linear_s", "linear_op_s"):
-            kept[field] = {name: tuple(values) for name, values in kept[field].items()}
-        kept["value_s"] = tuple(kept["value_s"])
-        kept["decode"], kept["chunk"] = DecodeAttention(**kept["decode"]), ChunkAttention(**kept["chunk"])
-        found = Calibration(**kept)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            facts[field] = {name: tuple(values) for name, values in facts[field].items()}
+        facts["value_s"] = tuple(facts["value_s"])
+        facts["decode"], facts["chunk"] = DecodeAttention(**facts["decode"]), ChunkAttention(**facts["chunk"])
+        found = Calibration(**facts)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return found if found.host == machine_name() else None
 
 
-def _file() -> Path:
-    return cache_dir() / "calibration.json"
-
-
-def _key(threads: int, isa: str) -> str:
-    return f"{machine_name()} / {isa} / {threads} threads"
-
-
-def _write(found: Calibration) -> None:
-    """A later run adds its formats to those that are known; a file that cannot be written is only a convenience lost."""
-    path = _file()
-    known: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        read = json.loads(path.read_text("utf8"))
-        known = read if isinstance(read, dict) else {}
-    document = asdict(found)
-    before = known.get(_key(found.threads, found.isa))
+def _keep(found: Calibration) -> None:
+    """A later run adds its formats to those that are known."""
+    key, document = host_key(found.threads, found.isa), asdict(found)
+    before = read_kept(FILE).get(key)
     if isinstance(before, dict) and before.get("rows") == list(found.rows) and before.get("linear_bytes") == found.linear_bytes:
         for field in ("linear_s", "linear_op_s"):
             document[field] = {**before.get(field, {}), **document[field]}
-    known[_key(found.threads, found.isa)] = document
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".new")
-        draft.write_text(json.dumps(known, indent=1), "utf8")
-        draft.replace(path)
+    keep(FILE, key, document)
 
 
 # --- synthetic graphs ---------------------------------------------------------------------------------------------------------------
@@ -175,10 +155,10 @@ def _step(lengths: Iterable[tuple[int, int]], per_sequence: int) -> Step:
 
 def _runs(program: CpuProgram, step: Step, kind: tuple[type, ...] | None, repeats: int) -> list[float]:
     """Seconds of the instructions that hold an op of `kind`; None: those that hold no product and no attention."""
-    runs, heavy = [], (Linear, LinearGroup, Attend)
+    runs = []
     for _ in range(repeats):
         times = _timed(program, step)
-        chosen = [t for t in times if (any(isinstance(o, kind) for o in t.ops) if kind else not any(isinstance(o, heavy) for o in t.ops))]
+        chosen = [t for t in times if (any(isinstance(o, kind) for o in t.ops) if kind else not any(isinstance(o, HEAVY) for o in t.ops))]
         runs.append(sum(t.seconds for t in chosen))
     return runs
 
@@ -277,9 +257,6 @@ class Parts:
         }  # fmt: skip
 
 
-REST_HEADS = 8
-
-
 def _rest(threads: int) -> dict[Any, float]:
     """Seconds of all ops but products and attention, by rows."""
     graph = _layers(REST_HEADS, REST_HEADS // 4)
@@ -289,9 +266,8 @@ def _rest(threads: int) -> dict[Any, float]:
         step = _step([(0, rows)], 64)
         program.forward(step)
         found["rest", rows] = settled(_runs(program, step, None, 9))
-    heavy = (Linear, LinearGroup, Attend)
     times = _timed(program, _step([(0, 1)], 64))
-    found["rest", "ops"] = float(sum(len(t.ops) for t in times if not any(isinstance(o, heavy) for o in t.ops)))
+    found["rest", "ops"] = float(sum(len(t.ops) for t in times if not any(isinstance(o, HEAVY) for o in t.ops)))
     return found
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,6 +20,7 @@ from ridgeline.bench.ladder_numbers import Numbers, numbers, numbers_from
 from ridgeline.bench.ladder_plan import RUNGS, Load, Rung, missing, options_of, prompts
 from ridgeline.bench.ladder_predict import predict
 from ridgeline.bench.ladder_state import LadderState
+from ridgeline.bench.record import now
 from ridgeline.engine.loader import open_model
 from ridgeline.engine.words import open_words
 from ridgeline.errors import UserError
@@ -158,8 +158,7 @@ class _Ladder:
             if rung.engine != "ridgeline" or rung.key == "ngram" or self.why_not(rung) or rung.key in self.state.document["predictions"]:
                 continue
             found, label = predict(self.spec(rung))
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            self.state.document["predictions"][rung.key] = {"numbers": asdict(found), "label": label, "at": now}
+            self.state.document["predictions"][rung.key] = {"numbers": asdict(found), "label": label, "at": now()}
             self.state.save()
 
     # --- cells ------------------------------------------------------------------------------------------------------------------
@@ -220,7 +219,7 @@ class _Ladder:
         command = self.command(rung, spec, out)
         begun = perf_counter()
         why = run_logged(command, log, self.asked.cell_timeout_s)
-        cell: dict[str, Any] = {"wall_s": perf_counter() - begun, "command": command, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+        cell: dict[str, Any] = {"wall_s": perf_counter() - begun, "command": command, "at": now()}
         try:
             found = json.loads(out.read_text("utf8"))
             cell |= {"seconds": found["seconds"], "noise": max(found["steal"], found["others"])}

@@ -19,6 +19,7 @@ import numpy as np
 
 from ridgeline.bench.drive import drive
 from ridgeline.bench.machine_load import cpu_time
+from ridgeline.bench.record import write_json
 from ridgeline.bench.workloads import Job
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.loader import LoadedModel, load, make_core
@@ -149,9 +150,7 @@ def watch_parent() -> None:
 def main(spec: Path, out: Path) -> None:
     watch_parent()
     result = run(json.loads(spec.read_text("utf8")))
-    draft = out.with_suffix(".new")
-    draft.write_text(json.dumps(asdict(result)), "utf8")
-    draft.replace(out)
+    write_json(out, asdict(result), None)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
@@ -11,7 +10,7 @@ from ridgeline.bench import report_schema as schema
 from ridgeline.bench.ladder import NOISE, LadderResult, RungResult
 from ridgeline.bench.ladder_numbers import Numbers, Spread, Waterfall, middle, same_words, waterfall
 from ridgeline.bench.ladder_plan import PRESETS
-from ridgeline.bench.probe import machine_name
+from ridgeline.bench.record import command_line, machine_name, now
 
 # Reported, not measured here: workshop demo F, run 2026-06-27, H100, Mistral-7B-v0.1 fp16, 10 prompts, 1,656 shared tokens, 50 out.
 REPORTED_SOURCE = "workshop demo F, 2026-06-27: H100, Mistral-7B-v0.1 fp16, temperature 0; HF batch 1 sequential, vLLM 10 concurrent"
@@ -181,15 +180,14 @@ def _cold(result: LadderResult) -> list[str]:
 
 def document(result: LadderResult, version: str) -> list[schema.ReportDocument]:
     """What `bench report` draws; reported rows stand in a document of their own."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    commands = ("ridgeline " + " ".join(sys.argv[1:]), *(r.command for r in result.rungs if r.command))
+    commands = (command_line(), *(r.command for r in result.rungs if r.command))
     versions: dict[str, schema.Cell] = {"ridgeline": version, "python": sys.version.split()[0]}
     for r in result.rungs:
         if r.raw and r.rung.engine == "transformers":
             versions |= {k: r.raw["setup"][k] for k in ("torch", "transformers")}
     setup = schema.Setup(
         {"host": machine_name()}, versions, {"prompts": result.load.seed},
-        {"threads": result.threads, "rounds": result.rounds, "workload": str(result.load)}, commands, (), now,
+        {"threads": result.threads, "rounds": result.rounds, "workload": str(result.load)}, commands, (), now(),
     )  # fmt: skip
     title = f"Ladder of {result.model}"
     own = schema.ReportDocument(

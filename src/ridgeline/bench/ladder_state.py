@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from ridgeline.bench.record import write_json
 from ridgeline.errors import UserError
 
 VERSION = 1
@@ -81,9 +82,7 @@ class LadderState:
         return found
 
     def save(self) -> None:
-        draft = self._file.with_suffix(".new")
-        draft.write_text(json.dumps(self.document, indent=1), "utf8")
-        draft.replace(self._file)
+        write_json(self._file, self.document)
 
     def close(self) -> None:
         self._lock.close()

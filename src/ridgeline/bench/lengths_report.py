@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import platform
-import shlex
-import sys
 
 from ridgeline.bench.lengths import LengthReport, LengthRow
+from ridgeline.bench.record import command_line
 from ridgeline.bench.report_schema import Ceiling, Line, Plot, Prediction, ReportDocument, Setup
 
 FITTED, FASTEST = "fitted: to the measured points", "predicted: roofline's fastest"
@@ -18,7 +17,7 @@ def document(r: LengthReport, version: str) -> ReportDocument:
     ceilings = (Ceiling("read bandwidth", m.read_gb_s, "GB/s", m.provenance), Ceiling("int8 products", m.int8_gops, "GOP/s", m.provenance))
     setup = Setup(
         {"host": m.name, "threads": r.threads}, {"ridgeline": version, "python": platform.python_version()},
-        settings={"model": r.model}, commands=(f"ridgeline {shlex.join(sys.argv[1:])}",) if sys.argv[1:2] == ["bench"] else (),
+        settings={"model": r.model}, commands=(command_line(),),
         ceilings=ceilings, date=m.date,
     )  # fmt: skip
     predictions = tuple(

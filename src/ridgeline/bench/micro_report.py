@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import platform
-import shlex
-import sys
 from collections.abc import Iterator
 
 from ridgeline.bench.micro import MicroReport, OpRow
+from ridgeline.bench.record import command_line
 from ridgeline.bench.report_schema import Ceiling, Prediction, ReportDocument, Roof, Roofline, RoofPoint, Setup, Table
 
 LEAST_SHARE, MOST_OPS = 0.05, 6  # of a phase's time; op points of one phase
@@ -24,7 +23,7 @@ def document(r: MicroReport, version: str) -> ReportDocument:
         {"host": m.name, "threads": r.threads, "kernels": r.isa, "load before": r.load_before},
         {"ridgeline": version, "python": platform.python_version()}, {},
         {"model": r.model, "prompt": r.prompt, "generated": r.gen, "runs": max((len(v) for v in r.runs.values()), default=0)},
-        (f"ridgeline {shlex.join(sys.argv[1:])}",) if sys.argv[1:2] == ["bench"] else (), ceilings, m.date,
+        (command_line(),), ceilings, m.date,
     )  # fmt: skip
     roofs = (Roof("int8", m.int8_gops, m.provenance), Roof("f32", m.f32_gflops, m.provenance))
     roofline = Roofline(f"{m.name}, {r.threads} threads", m.read_gb_s, roofs, tuple(_points(r)), m.provenance)

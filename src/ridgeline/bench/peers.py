@@ -11,14 +11,15 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import ridgeline.bench.ab as ab
 import ridgeline.bench.engine as engine_bench
 import ridgeline.bench.micro as micro
-from ridgeline.bench.engines import ENGINES, Engine, has_module, installed, program, version
+from ridgeline.bench.engines import ENGINES, Engine, has_module, program, version
 from ridgeline.bench.machine_load import crowd
 from ridgeline.bench.peer import Settings, fastest
+from ridgeline.bench.record import write_json
 from ridgeline.bench.serve import run as serve
 from ridgeline.bench.serve_options import ServeOptions, Source
 from ridgeline.errors import FileFormatError, UserError
@@ -110,17 +111,19 @@ def run(asked: PeersOptions, say: Say = lambda line: None) -> PeersResult:
     before = [] if asked.results is None else read_rows(asked.results)
     rows: dict[tuple[str, str, str, str], Row] = {r.key: r for r in before}
     remarks: list[str] = []
+    here, absent = engines_here(asked)
     for model in asked.models:
         for part in asked.parts:
             say(f"{Path(model).name}: {part}")
-            found, told = _PART[part](asked, model, say)
+            found, told = _measure(asked, part, model, here, say)
             rows |= {r.key: r for r in found}
             remarks += told
             if asked.results is not None:
                 write_rows(asked.results, list(rows.values()))
-    for row in _absent(asked):
+    for row in absent:
         rows.setdefault(row.key, row)
-    return PeersResult(tuple(rows.values()), _versions(asked), tuple(dict.fromkeys(remarks)))
+    versions = {name: version(ENGINES[name], program(ENGINES[name], path)) or "unknown" for name, path in here.items()}
+    return PeersResult(tuple(rows.values()), versions, tuple(dict.fromkeys(remarks)))
 
 
 def find(asked: PeersOptions, name: str) -> str | None:
@@ -177,13 +180,12 @@ def _batch(asked: PeersOptions, model: str, say: Say) -> Measured:
     ], []  # fmt: skip
 
 
-def _servers(asked: PeersOptions, model: str, say: Say, workload: str) -> Measured:
-    """Every installed peer with a server, in turns with ours."""
+def _servers(asked: PeersOptions, model: str, here: Mapping[str, str | None], say: Say, workload: str) -> Measured:
+    """Every peer that is here, in turns with ours."""
     rows: list[Row] = []
     remarks: list[str] = []
-    for name, e in ENGINES.items():
-        path = path_of(asked, e)
-        if name == "ridgeline" or not installed(e, path):
+    for name, path in here.items():
+        if name == "ridgeline":
             continue
         count, users = (asked.branches, 0) if workload == "agents" else (asked.requests, asked.concurrency)
         load = ServeOptions(
@@ -222,32 +224,28 @@ def best_server(load: ServeOptions, peer: Source, say: Say) -> Source:
     return replace(peer, engine_args=fastest(SERVER_SETTINGS, measure)[0])
 
 
-_PART: Mapping[str, Callable[[PeersOptions, str, Say], Measured]] = {
-    "micro": _micro, "batch": _batch, "chat": lambda asked, model, say: _servers(asked, model, say, "chat"),
-    "agents": lambda asked, model, say: _servers(asked, model, say, "agents"),
-}  # fmt: skip
+def _measure(asked: PeersOptions, part: Part, model: str, here: Mapping[str, str | None], say: Say) -> Measured:
+    match part:
+        case "micro":
+            return _micro(asked, model, say)
+        case "batch":
+            return _batch(asked, model, say)
+        case "chat" | "agents":
+            return _servers(asked, model, here, say, part)
 
 
-def _absent(asked: PeersOptions) -> list[Row]:
-    """Engines that are not here: said, never guessed."""
-    found = []
+def engines_here(asked: PeersOptions) -> tuple[dict[str, str | None], list[Row]]:
+    """Name -> program (see `path_of`) of the engines that are here; and a row for each that is not: said, never guessed."""
+    here: dict[str, str | None] = {}
+    absent = []
     for name, e in ENGINES.items():
         path = path_of(asked, e)
-        if not installed(e, path):
-            try:
-                program(e)
-            except UserError as error:
-                found.append(Row("any", "-", "-", name, note=str(error)))
-    return found
-
-
-def _versions(asked: PeersOptions) -> dict[str, str]:
-    found = {}
-    for name, e in ENGINES.items():
-        path = path_of(asked, e)
-        if installed(e, path):
-            found[name] = version(e, program(e, path)) or "unknown"
-    return found
+        try:
+            program(e, path)
+            here[name] = path
+        except UserError as error:
+            absent.append(Row("any", "-", "-", name, note=str(error)))
+    return here, absent
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -262,8 +260,5 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Whole or not at all."""
-    document: dict[str, Any] = {"kind": "bench peers", "rows": [asdict(r) for r in rows]}
-    draft = path.with_name(f"{path.name}.draft")
-    draft.write_text(json.dumps(document, indent=1, allow_nan=False), "utf8")
-    draft.replace(path)
+    """What `read_rows` reads."""
+    write_json(path, {"kind": "bench peers", "rows": [asdict(r) for r in rows]})

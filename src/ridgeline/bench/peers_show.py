@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.bench.peers import PeersResult, Row
+from ridgeline.bench.record import now
 from ridgeline.bench.report_json import to_json
 from ridgeline.bench.report_schema import ReportDocument, Setup, Table
-from ridgeline.bench.serve_document import machine, now
+from ridgeline.bench.serve_document import machine
 from ridgeline.errors import FileFormatError
 
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
@@ -27,6 +26,7 @@ from ridgeline.bench.calibrate import load_calibration
 from ridgeline.bench.drive import Driven, drive
 from ridgeline.bench.machine_load import cpu_time
 from ridgeline.bench.outcome import times
+from ridgeline.bench.record import now, write_json
 from ridgeline.bench.workloads import ClosedLoop, Lengths, Workload, poisson
 from ridgeline.engine.loader import LoadedModel, OpenModel, load_program, make_core, open_model
 from ridgeline.engine.request import Limits
@@ -151,9 +151,8 @@ def _predict(asked: PredictOptions, model: OpenModel, name: str, calibration: Ca
         cell = Cell(name, prompt, asked.output, 0, rate, max(LEAST_POISSON, round(rate * 2 * asked.cell_s)))
         cells.append({"cell": asdict(cell), "predicted": _figures(engine.run(cell.workload())), "measured": []})
         say(f"{name}, prompts of {prompt}: predicted")
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     return {
-        "written": now, "calibrated": calibration.date, "calibration_s": calibration.seconds, "host": calibration.host,
+        "written": now(), "calibrated": calibration.date, "calibration_s": calibration.seconds, "host": calibration.host,
         "isa": calibration.isa, "threads": calibration.threads, "kv_dtype": model.plan.kv_dtype, "cells": cells,
     }  # fmt: skip
 
@@ -221,8 +220,8 @@ def disturbed(found: Mapping[str, Any]) -> bool:
 def _once(loaded: LoadedModel, cell: Cell) -> dict[str, Any]:
     before = cpu_time()
     found = _figures(drive(make_core(loaded), loaded.text, cell.workload(), sleep))
-    during, now = cpu_time() - before, datetime.now(UTC).isoformat(timespec="seconds")
-    return found | {"steal": during.steal, "others": during.others, "at": now}
+    during = cpu_time() - before
+    return found | {"steal": during.steal, "others": during.others, "at": now()}
 
 
 # --- the table ----------------------------------------------------------------------------------------------------------------------
@@ -266,10 +265,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
-    draft = path.with_name(path.name + ".new")
     try:
-        draft.write_text(json.dumps(document, indent=1), "utf8")
-        draft.replace(path)
+        write_json(path, document)
     except OSError as wrong:
         raise UserError(f"{path}: {wrong.strerror or wrong}", field="--file", value=str(path), remedy="name another file") from None
 

@@ -1,23 +1,14 @@
-"""This machine's ceilings: measured natively in seconds, kept in the cache folder with their date. Knows no model.
-
-The file is a convenience: what cannot be read or written is measured again, and says nothing.
-"""
+"""This machine's ceilings: measured natively in seconds, kept in the cache folder with their date. Knows no model."""
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 from ridgeline.backends.cpu import _native
 from ridgeline.backends.cpu.program import ISAS, choose_isa
-from ridgeline.formats.progress import cache_dir
+from ridgeline.bench.record import host_key, keep, machine_name, now, read_kept
 from ridgeline.planner.hardware import Machine
 from ridgeline.types import Isa
 
@@ -25,6 +16,7 @@ from ridgeline.types import Isa
 FULL_SECONDS = 6.0
 SHORT_SECONDS = 1.0
 _MAX_BYTES = 1 << 30
+FILE = "ceilings.json"
 
 
 def machine(threads: int, isa: Isa | str = "auto") -> Machine:
@@ -42,9 +34,8 @@ def probe(threads: int, isa: Isa | str = "auto", seconds: float = FULL_SECONDS) 
     """Measure now, in about `seconds` and at most 15 s, and keep the result. Raises `UserError` for an isa that this CPU lacks."""
     chosen = _isa(isa)
     read, _, int8, f32 = _native.probe(ISAS.index(chosen), threads, seconds, _memory_to_use())
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    found = Machine(machine_name(), read, int8, f32, threads, chosen, "measured", now)
-    _write(found)
+    found = Machine(machine_name(), read, int8, f32, threads, chosen, "measured", now())
+    keep(FILE, host_key(threads, chosen), asdict(found))
     return found
 
 
@@ -54,19 +45,6 @@ def read_speeds(threads: int, sets_mb: Sequence[int], seconds: float) -> dict[st
     sets = [mb for mb in sets_mb if mb <= _memory_to_use() >> 20]
     tries = [{mb: _native.probe(isa, threads, seconds, mb << 20)[0] for mb in sets} for _ in range(2)]
     return {str(mb): max(t[mb] for t in tries) for mb in sets}
-
-
-def machine_name() -> str:
-    """CPU model and logical CPUs of this host: ceilings kept under another name are another machine's."""
-    model = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text("utf8").splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
-    return f"{model}, {os.cpu_count()} CPUs, {platform.node()}"
 
 
 def _isa(isa: Isa | str) -> Isa:
@@ -83,39 +61,9 @@ def _memory_to_use() -> int:
     return max(64 << 20, min(_MAX_BYTES, free // 5))
 
 
-def _file() -> Path:
-    return cache_dir() / "ceilings.json"
-
-
-def _key(threads: int, isa: str) -> str:
-    return f"{machine_name()} / {isa} / {threads} threads"
-
-
-def _load() -> dict[str, Any]:
-    try:
-        found = json.loads(_file().read_text("utf8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _read(threads: int, isa: Isa) -> Machine | None:
     try:
-        found = Machine(**_load()[_key(threads, isa)])
+        found = Machine(**read_kept(FILE)[host_key(threads, isa)])
     except (KeyError, TypeError, ValueError):
         return None
     return found if (found.threads, found.isa, found.provenance) == (threads, isa, "measured") else None
-
-
-def _write(found: Machine) -> None:
-    known = _load()
-    known[_key(found.threads, found.isa)] = asdict(found)
-    path = _file()
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(known, indent=1), "utf8")
-        draft.replace(path)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
-from ridgeline.bench.probe import machine_name
 from ridgeline.bench.quality import Asked, QualityReport
+from ridgeline.bench.record import command_line, machine_name, now
 from ridgeline.bench.report_schema import ReportDocument, Setup, Table
 
 DEFINITIONS = {
@@ -86,10 +85,9 @@ def document(report: QualityReport, version: str) -> ReportDocument:
         tables.append(Table("Needle in a haystack", ("model", "tokens", "depth", "found"), depths))
     checks = tuple((c.candidate, c.measure, c.value, c.limit, "kept" if c.passed else "broken") for c in report.checks)
     tables.append(Table("Gate", ("candidate", "measure", "value", "limit", "verdict"), checks))
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     setup = Setup(
         {"host": machine_name()}, {"ridgeline": version, "python": sys.version.split()[0]}, {"needles, lookup": 0},
-        {f"text {t.text}": t.digest for t in report.texts} | {"window": report.window}, ("ridgeline " + " ".join(sys.argv[1:]),), (), now,
+        {f"text {t.text}": t.digest for t in report.texts} | {"window": report.window}, (command_line(),), (), now(),
     )  # fmt: skip
     return ReportDocument(
         "quality", f"Quality beside {report.base}", setup, tables=tuple(tables), definitions=DEFINITIONS, notes=verdicts(report)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import resource
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ridgeline.bench.engines import engine, program
+from ridgeline.bench.record import command_line
 from ridgeline.bench.serve_cells import Bench, Cell, WarmUp
 from ridgeline.bench.serve_options import ServeOptions
 from ridgeline.bench.serve_predict import Forecaster
@@ -33,7 +33,7 @@ class ServeResult:
     knee: float | None
     saturated: float | None
     salt: str
-    command: tuple[str, ...]
+    command: str
     tokens: TokenCheck | None = None
 
 
@@ -49,7 +49,7 @@ def run(asked: ServeOptions, say: Say = lambda line: None) -> ServeResult:
         cells, saturated = _cells(asked, bench, warm, say)
     tokenizer = tokenizer_of(asked.source.model or server.model)
     tokens = None if tokenizer is None else check_tokens(tokenizer, [o for c in cells for o in c.outcomes])
-    return ServeResult(asked, server, warm, tuple(cells), knee(cells), saturated, bench.run_salt, ("ridgeline", *sys.argv[1:]), tokens)
+    return ServeResult(asked, server, warm, tuple(cells), knee(cells), saturated, bench.run_salt, command_line(), tokens)
 
 
 def _cells(asked: ServeOptions, bench: Bench, warm: WarmUp, say: Say) -> tuple[list[Cell], float | None]:

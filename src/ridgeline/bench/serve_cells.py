@@ -6,7 +6,6 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from ridgeline.bench.corpus import Corpus
 from ridgeline.bench.load import Load, Manner
 from ridgeline.bench.load_workloads import Recipe, Session, Turn, sessions, timed, traced
 from ridgeline.bench.machine_load import Noise, Watch
+from ridgeline.bench.record import now
 from ridgeline.bench.serve_metrics import Sampler, ServerView
 from ridgeline.bench.serve_options import ServeOptions
 from ridgeline.bench.serve_predict import Forecast, Forecaster
@@ -161,7 +161,7 @@ class Bench:
     async def _cell(self, made: Sequence[Session], users: int | None, rate: float | None, salt: str) -> Cell:
         client, side = Client(self.server.target, self.asked.timeout_s), Client(self.server.target, 5.0)
         load, sampler = Load(client, self.manner, self.asked.limit_s, self.asked.seed), Sampler(side)
-        started = datetime.now(UTC).isoformat(timespec="seconds")
+        started = now()
         try:
             await sampler.begin()
             progress = asyncio.create_task(self._progress(load, sum(s.requests for s in made)))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import platform
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from ridgeline.bench.client_metrics import DEFINITIONS, Outcome
 from ridgeline.bench.load_workloads import Preset
-from ridgeline.bench.probe import machine_name
+from ridgeline.bench.record import machine_name, now
 from ridgeline.bench.report_json import to_json
 from ridgeline.bench.report_schema import (
     Bar,
@@ -40,7 +38,7 @@ def document(result: ServeResult, ours: str = "") -> dict[str, Any]:
     asked, server = result.asked, result.server
     promise = asked.promise
     return {
-        "kind": "bench serve", "date": now(), "command": shlex.join(result.command),
+        "kind": "bench serve", "date": now(), "command": result.command,
         "engine": {
             "name": server.name, "url": server.target.url, "model": server.model, "command": server.command, "version": server.version,
             "start_s": server.ready_s, "log": server.log,
@@ -119,7 +117,7 @@ def setup(result: ServeResult, ours: str = "") -> Setup:
     }  # fmt: skip
     fixed = {"input_len": asked.input_len, "output_len": asked.output_len}
     settings |= {name: value for name, value in fixed.items() if value is not None}
-    commands = (shlex.join(result.command), *([server.command] if server.command else []))
+    commands = (result.command, *([server.command] if server.command else []))
     return Setup(machine(), versions, {"workload": asked.seed}, settings, commands, date=now())
 
 
@@ -239,7 +237,3 @@ def machine() -> dict[str, str]:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
