@@ -116,7 +116,7 @@ def test_ops_account_for_the_whole_run(model: Path) -> None:
 def test_generation_feeds_back_what_it_drew(model: Path) -> None:
     """The timed loop computes what a plain prompt of the same tokens computes."""
     program = load_program(open_model(Options(str(model), max_model_len=64, threads=1)))
-    sequence = OneSequence(program, SHAPES["tiny"].vocab)
+    sequence = OneSequence(program)
     sequence.generate_seconds(7, 5)
     last = program.logits().copy()
     tokens = [7]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tests.cli.tiny_gguf import tiny_gguf
 
-from ridgeline.bench.accuracy import Array, Divergence, compare
+from ridgeline.bench.accuracy import Divergence, compare
 from ridgeline.bench.quality import Asked, Gate, QualityOptions, TextResult, judge, shipped_texts
 from ridgeline.bench.quality_needle import DEPTHS, Found, needles, search
 from ridgeline.bench.quality_rtn import Rtn, parse, round_to_nearest
 from ridgeline.bench.quality_tasks import CHUNK, Answers, Asker, Item, Task, lookup_task, shipped_tasks
-from ridgeline.bench.runner import Ids
+from ridgeline.bench.runner import Array, Ids
 from ridgeline.cli import main
 from ridgeline.engine.words import open_words
 from ridgeline.errors import UserError
@@ -115,13 +115,16 @@ def test_divergence_of_known_distributions() -> None:
     skewed = np.log(np.array([[0.75, 0.25]], np.float32))
     ids = np.zeros(1000, np.int32)
 
-    def other(past: int, tokens: Ids) -> Array:
-        rows = np.repeat(even, len(tokens), axis=0)
+    def same(past: int, tokens: Ids, want: int) -> Array:
+        return np.repeat(even, want, axis=0)
+
+    def other(past: int, tokens: Ids, want: int) -> Array:
+        rows = same(past, tokens, want)
         if past == 0:
             rows[5] = skewed[0]  # one position of a thousand differs
         return rows
 
-    ppl, (found,) = compare(lambda past, tokens: np.repeat(even, len(tokens), axis=0), {"x": other}, [ids])
+    ppl, (found,) = compare(same, {"x": other}, [ids])
     far = 0.5 * np.log(0.5 / 0.75) + 0.5 * np.log(0.5 / 0.25)
     assert ppl == pytest.approx(2.0)
     assert found.kl_max == pytest.approx(far) and found.kl_mean == pytest.approx(far / 1000)

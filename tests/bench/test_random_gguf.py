@@ -60,7 +60,7 @@ def test_the_engine_runs_it(tmp_path: Path, mix: str) -> None:
     model = open_model(Options(str(path), max_model_len=64, threads=1))
     assert parameters(model.spec.graph) == sum(t.n_elements for t in gguf.GGUFReader(path).tensors)
     program = load_program(model)
-    sequence = OneSequence(program, 512)
+    sequence = OneSequence(program)
     assert sequence.prompt_seconds(random_tokens(40, 512), 16) > 0
     logits = program.logits()
     assert logits.shape == (1, 512)

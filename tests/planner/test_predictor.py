@@ -61,7 +61,7 @@ def test_the_native_account_is_the_planners(tmp_path: Path, mix: str, past: int,
     model = open_model(Options(str(path), max_model_len=64, threads=1))
     program = load_program(model)
     book = GraphCost(program.graph, {n: t.nbytes for n, t in model.spec.tensors.items()}, program.plan.kv_dtype)
-    sequence, tokens = OneSequence(program, 512), random_tokens(64, 512)
+    sequence, tokens = OneSequence(program), random_tokens(64, 512)
     if past:
         program.forward(sequence.step(0, tokens[:past], 0))
     step = book.work([Span(0, past, new, want)])

@@ -1,30 +1,27 @@
 """`bench accuracy`: how far an engine's next-token distributions lie from the reference backend's, position by position on a real text.
 
-Knows windows, Kullback-Leibler divergence and perplexity; any engine is a function from (past, tokens) to logits. Judges nothing.
+Knows windows, Kullback-Leibler divergence and perplexity; any engine is a function to logits. Judges nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ridgeline.backends.base import Program
-from ridgeline.bench.runner import Ids, OneSequence
+from ridgeline.bench.runner import Array, Ids, OneSequence
 from ridgeline.engine.loader import OpenModel, load_program, open_model
 from ridgeline.engine.words import open_words
 from ridgeline.errors import UserError
 from ridgeline.options import Options
 from ridgeline.types import KvDtype
 
-Array = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
-Logits = Callable[[int, Ids], Array]  # (past, tokens) -> float32 [len(tokens), vocab]; past 0 begins a new window
+Logits = Callable[[int, Ids, int], Array]  # as `OneSequence.logits`
 CHUNK = 128  # tokens per forward, so that a large vocabulary's logits stay small
 ROWS = 16  # rows compared at once, in float64
 
@@ -107,9 +104,9 @@ def compare(reference: Logits, engines: Mapping[str, Logits], windows: Sequence[
         for past in range(0, len(window), CHUNK):
             tokens = window[past : past + CHUNK]
             follow = window[past + 1 : past + 1 + len(tokens)]
-            base = reference(past, tokens)
+            base = reference(past, tokens, len(tokens))
             for name, engine in engines.items():
-                _add(seen[name], base, engine(past, tokens), follow)
+                _add(seen[name], base, engine(past, tokens, len(tokens)), follow)
             _add(own, base, base, follow)
     return _perplexity(own), tuple(_divergence(name, s) for name, s in seen.items())
 
@@ -147,17 +144,6 @@ def cut_windows(ids: Sequence[int], prefix: Sequence[int], positions: int, windo
     return windows
 
 
-def program_logits(program: Program, vocab: int) -> Logits:
-    """All rows' logits of one sequence that owns the program's KV pool."""
-    sequence = OneSequence(program, vocab)
-
-    def logits(past: int, tokens: Ids) -> Array:
-        program.forward(sequence.step(past, tokens, len(tokens)))
-        return program.logits()
-
-    return logits
-
-
 def run(asked: AccuracyOptions, say: Callable[[str], None] = lambda line: None) -> AccuracyReport:
     """Load the model once per engine and walk the text. Raises `UserError` for what cannot be loaded or read, or a text too short."""
     options = replace(asked.options, max_model_len=asked.window, max_num_seqs=1)
@@ -165,11 +151,13 @@ def run(asked: AccuracyOptions, say: Callable[[str], None] = lambda line: None) 
     windows = _windows(asked, reference)
     positions = sum(len(w) for w in windows)
     say(f"walking {positions} positions in {len(windows)} windows through the reference and {len(asked.kv_dtypes)} KV dtypes")
-    vocab = open_words(reference.checkpoint).vocab_size
-    logits_of = partial(program_logits, vocab=vocab)
-    engines = {f"cpu kv {dtype}": logits_of(load_program(open_model(replace(options, kv_cache_dtype=dtype)))) for dtype in asked.kv_dtypes}
-    ppl, figures = compare(logits_of(load_program(reference)), engines, windows)
+    engines = {f"cpu kv {dtype}": _logits(open_model(replace(options, kv_cache_dtype=dtype))) for dtype in asked.kv_dtypes}
+    ppl, figures = compare(_logits(reference), engines, windows)
     return AccuracyReport(options.model, positions, asked.window, ppl, figures)
+
+
+def _logits(model: OpenModel) -> Logits:
+    return OneSequence(load_program(model)).logits
 
 
 def _windows(asked: AccuracyOptions, model: OpenModel) -> list[Ids]:

@@ -18,7 +18,6 @@ from ridgeline.bench.probe import machine
 from ridgeline.bench.runner import Ids, OneSequence, random_tokens
 from ridgeline.engine.loader import load_program, open_model
 from ridgeline.errors import UserError
-from ridgeline.graph.ops import Embed
 from ridgeline.graph.step import Span
 from ridgeline.kv.layout import bytes_per_token
 from ridgeline.options import Options
@@ -86,9 +85,8 @@ class _Lengths:
     def __init__(self, asked: LengthOptions) -> None:
         model = open_model(asked.options)
         self.asked, self.plan, self.program = asked, model.plan, load_program(model)
-        self._vocab = next(op.vocab for op in self.program.graph.ops if isinstance(op, Embed))
-        self._one = OneSequence(self.program, self._vocab)
-        self._tokens = random_tokens(asked.lengths[-1] + 1, self._vocab)
+        self._one = OneSequence(self.program)
+        self._tokens = random_tokens(asked.lengths[-1] + 1, self._one.vocab)
         self.book = model.costs()
         self.machine = machine(self.plan.threads, getattr(self.program, "isa", self.plan.isa))
 

@@ -20,7 +20,7 @@ from ridgeline.bench.probe import FULL_SECONDS, probe
 from ridgeline.bench.runner import OneSequence, random_tokens, timed_ops
 from ridgeline.engine.loader import OpenModel, load_program, open_model
 from ridgeline.errors import UserError
-from ridgeline.graph.ops import Embed, Linear, LinearGroup
+from ridgeline.graph.ops import Linear, LinearGroup
 from ridgeline.options import Options
 from ridgeline.planner.hardware import Machine
 from ridgeline.planner.roofline import Prediction, predict_generation, predict_prompt
@@ -115,9 +115,8 @@ class _Bench:
     def __init__(self, asked: MicroOptions, model: OpenModel) -> None:
         self.asked, self.plan = asked, model.plan
         self.program: Program = load_program(model)
-        vocab = next(op.vocab for op in self.program.graph.ops if isinstance(op, Embed))
-        self.tokens = random_tokens(asked.prompt, vocab)
-        self._sequence = OneSequence(self.program, vocab)
+        self._sequence = OneSequence(self.program)
+        self.tokens = random_tokens(asked.prompt, self._sequence.vocab)
         self.book = model.costs()
 
     @property

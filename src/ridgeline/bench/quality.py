@@ -11,12 +11,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from ridgeline.bench.accuracy import Array, Divergence, Logits, compare, cut_windows, program_logits, read_text
+from ridgeline.bench.accuracy import Divergence, Logits, compare, cut_windows, read_text
 from ridgeline.bench.corpus import Corpus
 from ridgeline.bench.quality_needle import Found, needles, search
 from ridgeline.bench.quality_rtn import Rtn, rounded_tensors
-from ridgeline.bench.quality_tasks import Answers, Ask, Asker, lookup_task, shipped_tasks
-from ridgeline.bench.runner import Ids, OneSequence
+from ridgeline.bench.quality_tasks import Answers, Asker, lookup_task, shipped_tasks
+from ridgeline.bench.runner import OneSequence
 from ridgeline.engine.loader import load_program, open_model
 from ridgeline.engine.words import Words, open_words
 from ridgeline.errors import UserError
@@ -128,7 +128,6 @@ class _Model:
     name: str
     words: Words
     logits: Logits
-    ask: Ask
 
 
 def run(asked: QualityOptions, say: Say = lambda line: None) -> QualityReport:
@@ -169,14 +168,7 @@ def _open(options: Options, length: int, base: _Model | None = None, rtn: Rtn | 
         spec = opened.spec
         opened = replace(opened, spec=replace(spec, tensors=rounded_tensors(spec.graph, spec.tensors, rtn)))
         name = f"RTN {rtn} of it"
-    program = load_program(opened)
-    sequence = OneSequence(program, words.vocab_size)
-
-    def ask(past: int, tokens: Ids, want: int) -> Array:
-        program.forward(sequence.step(past, tokens, want))
-        return program.logits()
-
-    return _Model(name, words, program_logits(program, words.vocab_size), ask)
+    return _Model(name, words, OneSequence(load_program(opened)).logits)
 
 
 def _same_vocabulary(words: Words, base: Words) -> None:
@@ -202,7 +194,7 @@ def _compare(asked: QualityOptions, name: str, text: str, base: _Model, others: 
 def _ask(asked: QualityOptions, model: _Model, say: Say) -> Asked:
     say(f"questions to {model.name}")
     tokenizer = model.words.tokenizer
-    asker = Asker(model.ask, tokenizer, tokenizer.prefix)
+    asker = Asker(model.logits, tokenizer, tokenizer.prefix)
     tasks = tuple(asker.answer(t) for t in (*shipped_tasks(), lookup_task())) if asked.tasks else ()
     found = search(asker, needles(tokenizer, asked.needle_lengths))
     return Asked(model.name, tasks, tuple(found))

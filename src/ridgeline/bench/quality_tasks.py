@@ -6,19 +6,17 @@ Knows tasks and how they are scored. Any model is a function to logits beside it
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from ridgeline.bench.accuracy import Array, log_softmax
-from ridgeline.bench.runner import Ids
+from ridgeline.bench.accuracy import Logits, log_softmax
+from ridgeline.bench.runner import Array
 from ridgeline.text.tokenizer import Tokenizer
 
-# (past, tokens, want) -> float32 [want, vocab] of the last `want` tokens; past 0 begins a new context.
-Ask = Callable[[int, Ids, int], Array]
 CHUNK = 256
 MOST_ANSWER_TOKENS = 12
 
@@ -83,8 +81,8 @@ def lookup_task(items: int = 24, names: int = 6, seed: int = 0) -> Task:
 class Asker:
     """One model under questions: `prefix` ids (BOS where it wants one) begin every context."""
 
-    def __init__(self, ask: Ask, tokenizer: Tokenizer, prefix: Sequence[int] = ()) -> None:
-        self._ask, self._tokenizer, self._prefix = ask, tokenizer, list(prefix)
+    def __init__(self, logits: Logits, tokenizer: Tokenizer, prefix: Sequence[int] = ()) -> None:
+        self._logits, self._tokenizer, self._prefix = logits, tokenizer, list(prefix)
 
     def answer(self, task: Task) -> Answers:
         given: list[int | str] = [self._choose(i) if task.kind == "choice" else self.go_on(i.prompt, i.answer) for i in task.items]
@@ -127,9 +125,9 @@ class Asker:
         """float32 [want, vocab] of the last `want` of `ids`, computed behind `past` tokens; all but the wanted ones in chunks."""
         at = 0
         while len(ids) - at > max(CHUNK, want):
-            self._ask(past + at, np.asarray(ids[at : at + CHUNK], np.int32), 0)
+            self._logits(past + at, np.asarray(ids[at : at + CHUNK], np.int32), 0)
             at += CHUNK
-        return self._ask(past + at, np.asarray(ids[at:], np.int32), want)
+        return self._logits(past + at, np.asarray(ids[at:], np.int32), want)
 
 
 def begins(text: str, answer: str) -> bool:

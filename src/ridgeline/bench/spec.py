@@ -149,9 +149,9 @@ class _Bench:
         self._glue_s = 0.0
         self._number = 0
         say("measuring steps by their rows")
-        draft, vocab = model.draft, model.limits.vocab
-        self._times = NarrowTimes.measure(model.program, vocab, model.plan.max_model_len)
-        self._draft_times = None if draft is None else NarrowTimes.measure(draft.program, vocab, draft.plan.max_model_len)
+        draft = model.draft
+        self._times = NarrowTimes.measure(model.program, model.plan.max_model_len)
+        self._draft_times = None if draft is None else NarrowTimes.measure(draft.program, draft.plan.max_model_len)
 
     def run(self) -> SpecReport:
         rows, texts = list[Row](), list[DomainText]()

@@ -29,10 +29,11 @@ class NarrowTimes:
     seconds: npt.NDArray[np.float64]
 
     @classmethod
-    def measure(cls, program: Program, vocab: int, longest: int) -> NarrowTimes:
+    def measure(cls, program: Program, longest: int) -> NarrowTimes:
         """In turns, so that what else the machine does falls on all widths alike. longest: context that must not be passed."""
         pasts = tuple(p for p in (32, 512) if p + WIDTHS[-1] < longest) or (0,)
-        one, tokens = OneSequence(program, vocab), random_tokens(max(pasts) + WIDTHS[-1], vocab)
+        one = OneSequence(program)
+        tokens = random_tokens(max(pasts) + WIDTHS[-1], one.vocab)
         for first in range(0, max(pasts), 256):
             program.forward(one.step(first, tokens[first : min(first + 256, max(pasts))], 0))
         took: dict[tuple[int, int], list[float]] = {}
