@@ -35,14 +35,14 @@ def blocks(
     """
     from pathlib import Path
 
-    from ridgeline.bench.prefixes import POLICIES, PrefixOptions, render, run, with_letter_changed
+    from ridgeline.bench.blocks import POLICIES, BlocksOptions, render, run, with_letter_changed
     from ridgeline.cli.output import print_json
     from ridgeline.engine.words import open_words
     from ridgeline.errors import UserError
     from ridgeline.formats.checkpoint import open_checkpoint
     from ridgeline.formats.pull import resolve
 
-    asked = PrefixOptions(block_size, pool, n, gen, tuple(policy or POLICIES))  # type: ignore[arg-type]
+    asked = BlocksOptions(block_size, pool, n, gen, tuple(policy or POLICIES))  # type: ignore[arg-type]
     try:
         texts = [Path(p[1:]).read_text("utf8") if p.startswith("@") else p for p in prompts]
     except (OSError, UnicodeDecodeError) as error:

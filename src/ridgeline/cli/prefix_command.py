@@ -31,7 +31,7 @@ def prefix(
       ridgeline bench prefix smollm2
       ridgeline bench prefix smollm2 --shared 200 --block-size 32 --json
     """
-    from ridgeline.bench.ladder_prefix import PrefixOptions, render, run
+    from ridgeline.bench.prefix import PrefixOptions, render, run
     from ridgeline.cli.output import note, print_json
 
     options = args.load_options(

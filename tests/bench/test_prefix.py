@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.tiny_gguf import tiny_gguf
 
-from ridgeline.bench.ladder_prefix import edits, shared_length
+from ridgeline.bench.prefix import edits, shared_length
 from ridgeline.cli import main
 
 

@@ -22,7 +22,7 @@ POLICIES: tuple[CachePolicy, ...] = ("radix", "hash")
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixOptions:
+class BlocksOptions:
     """blocks: of the pool, each of block_size tokens. n: samples of each prompt, gen: made-up tokens of each sample's answer."""
 
     block_size: int = 16
@@ -76,10 +76,10 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class PrefixReport:
+class BlocksReport:
     """rows: by prompt, one per policy. texts: of the prompts' tokens, as the tokenizer cuts them."""
 
-    options: PrefixOptions
+    options: BlocksOptions
     texts: tuple[tuple[str, ...], ...]
     rows: tuple[tuple[Row, ...], ...]
 
@@ -87,7 +87,7 @@ class PrefixReport:
         return asdict(self)
 
 
-def run(prompts: Sequence[Sequence[int]], spell: Spell, options: PrefixOptions) -> PrefixReport:
+def run(prompts: Sequence[Sequence[int]], spell: Spell, options: BlocksOptions) -> BlocksReport:
     """Each prompt in turn: looked up, computed, answered, ended, its prefix kept. Raises `UserError` for one that cannot fit."""
     labs = [_Lab(policy, spell, options) for policy in options.policies]
     rows = []
@@ -95,13 +95,13 @@ def run(prompts: Sequence[Sequence[int]], spell: Spell, options: PrefixOptions) 
         if not len(prompt):
             raise UserError("a prompt has no tokens", field="PROMPT", value="", remedy="give at least one character")
         rows.append(tuple(lab.serve(np.asarray(prompt, np.int32)) for lab in labs))
-    return PrefixReport(options, tuple(tuple(spell([t]) for t in p) for p in prompts), tuple(rows))
+    return BlocksReport(options, tuple(tuple(spell([t]) for t in p) for p in prompts), tuple(rows))
 
 
 class _Lab:
     """Mutable: one cache, and how many answers were made up."""
 
-    def __init__(self, policy: CachePolicy, spell: Spell, options: PrefixOptions) -> None:
+    def __init__(self, policy: CachePolicy, spell: Spell, options: BlocksOptions) -> None:
         self.kv = KvCache((None,), (options.blocks,), options.block_size, policy)
         self.policy, self.spell, self.options = policy, spell, options
         self._answers = 0
@@ -174,7 +174,7 @@ def with_letter_changed(text: str, at: int) -> str:
     return text[:at] + (other.upper() if text[at].isupper() else other) + text[at + 1 :]
 
 
-def render(report: PrefixReport, *, tree: bool) -> str:
+def render(report: BlocksReport, *, tree: bool) -> str:
     """The report for people."""
     lines = []
     for number, (texts, rows) in enumerate(zip(report.texts, report.rows, strict=True), 1):
@@ -187,7 +187,7 @@ def render(report: PrefixReport, *, tree: bool) -> str:
     return "\n".join(lines)
 
 
-def _row_lines(row: Row, texts: Sequence[str], o: PrefixOptions) -> Iterator[str]:
+def _row_lines(row: Row, texts: Sequence[str], o: BlocksOptions) -> Iterator[str]:
     where = "" if row.differs_at is None else f", first other token is {row.differs_at} {texts[row.differs_at]!r}"
     yield f"  {row.policy:<6} {row.hit} of {row.tokens} tokens hit ({row.reason}{where}), {row.copies} blocks copied, {row.evicted} evicted"
     for i, table in enumerate(row.tables):
