@@ -21,9 +21,10 @@ from ridgeline.backends.cpu.program import OpTime
 from ridgeline.bench.overhead import engine_overhead, sample_overhead
 from ridgeline.bench.probe import probe, read_speeds
 from ridgeline.bench.random_gguf import random_rows
-from ridgeline.bench.record import host_key, keep, machine_name, now, read_kept
+from ridgeline.bench.record import host_key, machine_name, now
 from ridgeline.encodings import BY_NAME, F32, Encoding
 from ridgeline.errors import InternalError
+from ridgeline.formats.kept import keep, read_kept
 from ridgeline.formats.tensors import Tensor, Tensors
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.manifest import manifest

@@ -19,12 +19,12 @@ import numpy as np
 
 from ridgeline.bench.drive import drive
 from ridgeline.bench.machine_load import cpu_time
-from ridgeline.bench.record import write_json
 from ridgeline.bench.workloads import Job
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.loader import LoadedModel, load, make_core
 from ridgeline.engine.words import TextSource
 from ridgeline.errors import InternalError
+from ridgeline.formats.kept import write_json
 from ridgeline.graph.step import Int32Array
 from ridgeline.options import make_options
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from ridgeline.bench.record import write_json
 from ridgeline.errors import UserError
+from ridgeline.formats.kept import write_json
 
 VERSION = 1
 

@@ -19,10 +19,10 @@ import ridgeline.bench.micro as micro
 from ridgeline.bench.engines import ENGINES, Engine, has_module, program, version
 from ridgeline.bench.machine_load import crowd
 from ridgeline.bench.peer import Settings, fastest
-from ridgeline.bench.record import write_json
 from ridgeline.bench.serve import run as serve
 from ridgeline.bench.serve_options import ServeOptions, Source
 from ridgeline.errors import FileFormatError, UserError
+from ridgeline.formats.kept import write_json
 from ridgeline.options import make_options
 
 Say = Callable[[str], None]

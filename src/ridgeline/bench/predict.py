@@ -26,12 +26,13 @@ from ridgeline.bench.calibrate import load_calibration
 from ridgeline.bench.drive import Driven, drive
 from ridgeline.bench.machine_load import cpu_time
 from ridgeline.bench.outcome import times
-from ridgeline.bench.record import now, write_json
+from ridgeline.bench.record import now
 from ridgeline.bench.workloads import ClosedLoop, Lengths, Workload, poisson
 from ridgeline.engine.loader import LoadedModel, OpenModel, load_program, make_core, open_model
 from ridgeline.engine.request import Limits
 from ridgeline.engine.words import open_words
 from ridgeline.errors import FileFormatError, UserError
+from ridgeline.formats.kept import write_json
 from ridgeline.options import Options
 from ridgeline.planner.calibration import CalibratedSeconds, Calibration
 

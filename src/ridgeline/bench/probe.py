@@ -8,7 +8,8 @@ from dataclasses import asdict
 
 from ridgeline.backends.cpu import _native
 from ridgeline.backends.cpu.program import ISAS, choose_isa
-from ridgeline.bench.record import host_key, keep, machine_name, now, read_kept
+from ridgeline.bench.record import host_key, machine_name, now
+from ridgeline.formats.kept import keep, read_kept
 from ridgeline.planner.hardware import Machine
 from ridgeline.types import Isa
 
