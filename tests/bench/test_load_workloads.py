@@ -128,7 +128,7 @@ def test_a_trace_keeps_its_times_and_shares_its_prefixes(tmp_path: Path) -> None
     ]
     path = tmp_path / "t.jsonl"
     path.write_text("\n".join(json.dumps(r) for r in rows))
-    found = traced(path, CORPUS, "s", lambda n: n)
+    found = traced(path, CORPUS, "s")
     assert [(s.arrival_s, s.turns[0].max_tokens) for s in found] == [(0.1, 5), (0.5, 4), (0.9, 6)]
     first, second, third = (s.turns[0].text.split() for s in found)
     assert first[:61] == second[:61] and first[61:64] != second[61:64]
@@ -146,9 +146,9 @@ def test_text_is_ours_and_enough() -> None:
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 def test_what_is_sent(endpoint: str) -> None:
-    manner = Manner("m", endpoint, continuous_usage=True, extra={"min_p": 0.1})  # type: ignore[arg-type]
+    manner = Manner("m", endpoint, temperature=0.0)  # type: ignore[arg-type]
     body = manner.body([("system", "s"), ("user", "u")], 7, 1, 3)
     assert (body["max_tokens"], body["seed"], body["stream"], body["temperature"], body["ignore_eos"]) == (7, 3, True, 0.0, True)
-    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True} and body["min_p"] == 0.1
+    assert body["stream_options"] == {"include_usage": True}
     assert ("messages" in body) == (endpoint == "chat") and "n" not in body
     assert "ignore_eos" not in Manner("m", ignore_eos=False).body([("user", "u")], 7, 1, 3)

@@ -282,6 +282,15 @@ def test_an_ab_runs_in_turns_and_writes_its_documents(url: str) -> None:
     assert "right found 0% of prompt tokens in its cache" in text and "method: each round" in text
 
 
+def test_both_sides_read_what_the_smaller_one_can_hold(url: str) -> None:
+    asked = options(url, workload="long", concurrency=(1,), requests=2, scale=1.0)
+    large = Source(url=url, served_model="ttft=0")
+    result = ab.run(ab.AbOptions(asked, large, replace(large, context=1024), "large", "small", 1))
+    read = {name: c.figures.prompt_tokens for _, name, c in result.rounds}
+    alone = serve.run(options(url, "ttft=0", workload="long", concurrency=(1,), requests=2, scale=1.0)).cells[0].figures.prompt_tokens
+    assert read["large"] == read["small"] < alone
+
+
 def test_a_difference_in_every_round_is_one() -> None:
     asked = ab.AbOptions(ServeOptions(Source(url="http://x")), Source(url="http://x"), Source(url="http://y"), "a", "b", 3)
     rounds = [(n, name, cell(8, speed * (1 + 0.01 * n))) for n in range(3) for name, speed in (("a", 30.0), ("b", 10.0))]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ridgeline.bench.stats import Ratio, interval_of_median, paired_ratio, sentence, summary
+from ridgeline.bench.stats import Ratio, interval_of_median, paired_ratio, quantiles, sentence, summary
 
 
 def test_percentiles_interpolate() -> None:
@@ -16,6 +16,11 @@ def test_percentiles_interpolate() -> None:
     assert (found.count, found.mean, found.p50, found.max) == (5, 3.0, 3.0, 5.0)
     assert found.p90 == pytest.approx(4.6) and found.p99 == pytest.approx(4.96)
     assert summary([]) is None
+
+
+def test_few_values_stay_as_they_are_and_many_become_quantiles() -> None:
+    assert quantiles([3.0, 1.0, 2.0], 3) == (1.0, 2.0, 3.0) and quantiles([], 3) == ()
+    assert quantiles(np.arange(101.0), 5) == (0.0, 25.0, 50.0, 75.0, 100.0)
 
 
 def test_a_clear_difference() -> None:

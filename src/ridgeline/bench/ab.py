@@ -14,10 +14,10 @@ from statistics import median
 from ridgeline.bench.client_metrics import Figures
 from ridgeline.bench.engines import engine, program
 from ridgeline.bench.record import command_line
-from ridgeline.bench.serve import context_of, known, seqs_of
+from ridgeline.bench.serve import least, served
 from ridgeline.bench.serve_cells import Bench, Cell
 from ridgeline.bench.serve_options import ServeOptions, Source
-from ridgeline.bench.serve_server import Server, serving
+from ridgeline.bench.serve_server import Server
 from ridgeline.bench.stats import MIN_ROUNDS, Ratio, paired_ratio, sentence
 from ridgeline.errors import UserError
 
@@ -91,13 +91,12 @@ class AbResult:
 def run(asked: AbOptions, say: Say = lambda line: None) -> AbResult:
     """Both servers stay up; only one is asked at a time. Raises `UserError` when one of them cannot be measured."""
     with ExitStack() as both:
-        sides: list[tuple[str, Bench]] = []
-        for name, source in ((asked.name_a, asked.a), (asked.name_b, asked.b)):
-            options = known(replace(asked.asked, source=source))
-            server = both.enter_context(serving(source, seqs_of(options), context_of(options), say))
-            sides.append((name, Bench(options, server, say)))
-        warm = [bench.warm_up() for _, bench in sides]
-        # Prompts are cut by A's tokenizer for both, so that both read the same text.
+        found = [both.enter_context(served(replace(asked.asked, source=source), say)) for source in (asked.a, asked.b)]
+        # Prompts fit both and are cut by A's tokenizer, so that both read the same text.
+        limit = least(*(options.model_limit for options, _ in found))
+        benches = [Bench(replace(options, model_limit=limit), server, say) for options, server in found]
+        sides = list(zip((asked.name_a, asked.name_b), benches, strict=True))
+        warm = [bench.warm_up() for bench in benches]
         warm = [replace(w, characters=warm[0].characters) for w in warm]
         rounds: list[tuple[int, str, Cell]] = []
         for number in range(asked.rounds):
@@ -110,7 +109,7 @@ def run(asked: AbOptions, say: Say = lambda line: None) -> AbResult:
                     rounds.append((number, name, cell))
                     f = cell.figures
                     say(f"round {number + 1}, {load:g}, {name}: {f.output_tok_s or 0:.1f} output tok/s, {f.failed} failed")
-        servers = (sides[0][1].server, sides[1][1].server)
+        servers = (benches[0].server, benches[1].server)
     return AbResult(asked, servers, tuple(rounds), *compare(asked, rounds), command_line())
 
 

@@ -10,7 +10,7 @@ import json
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
@@ -241,7 +241,4 @@ def understand(reply: Reply) -> Reading:
     reading = read_document(reply.pairs) if reply.kind == "application/json" else read_stream(reply.pairs)
     if reply.fault is None:
         return reading
-    return Reading(
-        reading.pieces, reading.first_event_s, reading.end_s, reading.prompt_tokens, reading.output_tokens, reading.cached_tokens,
-        reading.prefill_s, reading.finish, reply.fault,
-    )  # fmt: skip
+    return replace(reading, error=reply.fault)

@@ -111,10 +111,10 @@ class Figures:
         return asdict(self)
 
 
-def figures(outcomes: Sequence[Outcome], slo: Slo, seconds: float | None = None) -> Figures:
-    """seconds: of the cell; by default from the first arrival to the last byte."""
+def figures(outcomes: Sequence[Outcome], slo: Slo) -> Figures:
+    """Every figure by its definition in DEFINITIONS."""
     done = [o for o in outcomes if o.ok]
-    took = span_s(outcomes) if seconds is None else seconds
+    took = span_s(outcomes)
     made = sum(o.reading.tokens for o in done)
     asked = sum(o.reading.prompt_tokens or 0 for o in done)
     cached = [o.reading.cached_tokens for o in done if o.reading.cached_tokens is not None]

@@ -65,7 +65,7 @@ class Process:
                 return
             if perf_counter() - self._begun > timeout_s:
                 raise UserError(
-                    f"the engine did not serve within {timeout_s:g} s: {self.last_words()}", field="--ready-timeout", value=timeout_s,
+                    f"the engine did not serve within {timeout_s:g} s: {self.last_words()}", field="--engine", value=shown(self.line),
                     remedy=f"its log is {self.log}",
                 )  # fmt: skip
             sleep(0.1)
@@ -121,7 +121,7 @@ def ended(process: Process) -> Iterator[Process]:
 
 
 async def _answers(target: Target, path: str) -> bool:
-    client = Client(Target(target.scheme, target.host, target.port, "", target.key))
+    client = Client(target)
     try:
         return (await client.fetch("GET", path, timeout_s=5.0)).status == 200
     finally:

@@ -6,8 +6,8 @@ In an open loop a request's arrival is its due time, whenever it left: a slow cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -26,8 +26,6 @@ class Manner:
     prefix: str = "/v1"
     ignore_eos: bool = True
     temperature: float = 0.0
-    continuous_usage: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -35,10 +33,9 @@ class Manner:
 
     def body(self, talk: Sequence[tuple[str, str]], max_tokens: int, n: int, seed: int) -> dict[str, Any]:
         """The JSON of one request. talk: (role, text) pairs."""
-        options = {"include_usage": True} | ({"continuous_usage_stats": True} if self.continuous_usage else {})
         found: dict[str, Any] = {
             "model": self.model, "max_tokens": max_tokens, "temperature": self.temperature if n == 1 else self.temperature or 1.0,
-            "seed": seed, "stream": True, "stream_options": options,
+            "seed": seed, "stream": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
         if n > 1:
             found["n"] = n
@@ -48,7 +45,7 @@ class Manner:
             found["messages"] = [{"role": role, "content": text} for role, text in talk]
         else:
             found["prompt"] = "\n".join(text for _, text in talk)
-        return found | dict(self.extra)
+        return found
 
 
 class Load:
@@ -74,14 +71,14 @@ class Load:
                 return
             await self._session(session, perf_counter())
 
-    async def opened(self, made: Sequence[Session], stop: Callable[[], bool] = lambda: False) -> None:
-        """Each session at its time; arrivals after the limit, or after `stop` said so, are not sent."""
+    async def opened(self, made: Sequence[Session]) -> None:
+        """Each session at its time; arrivals after the limit are not sent."""
         self.begun_s = perf_counter()
         running: set[asyncio.Task[None]] = set()
         for i, session in enumerate(made):
             due = self.begun_s + session.arrival_s
             await asyncio.sleep(max(0.0, due - perf_counter()))
-            if session.arrival_s > self._limit_s or stop():
+            if session.arrival_s > self._limit_s:
                 self.unsent = len(made) - i
                 break
             task = asyncio.create_task(self._session(session, due))

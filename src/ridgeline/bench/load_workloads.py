@@ -6,7 +6,7 @@ lengths come from `workloads`, which drives the simulator with the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -30,6 +30,10 @@ class Mix:
     sigma: float = 0.0
     low: int = 1
     high: int = MAX_LENGTH
+
+    @property
+    def longest(self) -> int:
+        return self.high if self.sigma else self.median
 
     def draw(self, rng: np.random.Generator, scale: float) -> int:
         value = self.median * float(np.exp(self.sigma * rng.standard_normal()))
@@ -97,16 +101,18 @@ PRESETS: Mapping[str, Preset] = {p.name: p for p in (
 )}  # fmt: skip
 
 
+def longest_session(p: Preset, scale: float) -> float:
+    """Tokens it can come to: answers, prompts that the tokenizer cuts a quarter finer than was thought, and room for the template."""
+    return scale * (1.25 * (p.shared + p.prompt.longest) + p.turns * p.output.longest) + 64 * p.turns + 192
+
+
 def fitted(p: Preset, limit: int, scale: float) -> Preset:
     """The preset with prompts that a model of `limit` tokens can hold with all answers. Raises `UserError` when next to nothing is left."""
-    answers = p.turns * (p.output.high if p.output.sigma else p.output.median)
-    room = limit - 192 - 64 * p.turns - scale * (answers + 1.25 * p.shared)
-    most = int(room / (1.25 * scale))
+    most = int((limit - longest_session(replace(p, prompt=Mix(0)), scale)) / (1.25 * scale))
     if most < 8:
         text = f"workload {p.name} needs more than the model's {limit} tokens"
         raise UserError(text, field="--scale", value=scale, limit=limit, remedy="use a smaller --scale, --input-len or --output-len")
-    longest = p.prompt.high if p.prompt.sigma else p.prompt.median
-    if longest <= most:
+    if p.prompt.longest <= most:
         return p
     return replace(p, prompt=replace(p.prompt, median=min(p.prompt.median, most), low=min(p.prompt.low, most), high=most))
 
@@ -199,12 +205,11 @@ def timed(made: Sequence[Session], rate: float, burst: int, seed: int) -> list[S
     return [replace(s, arrival_s=j.arrival_s) for s, j in zip(made, loop.start(), strict=True)]
 
 
-def traced(path: Path, corpus: Corpus, salt: str, words_per_token: Callable[[int], int]) -> list[Session]:
-    """Sessions of a trace file (the simulator's format): prompts of one prefix_id begin with the same words. Raises `FileFormatError`."""
+def traced(path: Path, corpus: Corpus, salt: str) -> list[Session]:
+    """Sessions of a trace file (the simulator's format), a word a token: prompts of one prefix_id begin alike. Raises `FileFormatError`."""
     made = []
     vocabulary = np.array(corpus.words)
     for job in trace_file(path).start():
-        ids = job.prompt[: words_per_token(len(job.prompt))]
-        text = " ".join(vocabulary[ids % len(vocabulary)])
+        text = " ".join(vocabulary[job.prompt % len(vocabulary)])
         made.append(Session(job.id, "", (Turn((f"[{salt}] " if salt else "") + text, job.output),), arrival_s=job.arrival_s))
     return made

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from ridgeline.bench.engines import engine, program
+from ridgeline.bench.load_workloads import longest_session
 from ridgeline.bench.record import command_line
 from ridgeline.bench.serve_cells import Bench, Cell, WarmUp
 from ridgeline.bench.serve_options import ServeOptions
 from ridgeline.bench.serve_predict import Forecaster
 from ridgeline.bench.serve_server import Server, model_limit, serving
 from ridgeline.bench.serve_tokens import TokenCheck, check_tokens, tokenizer_of
+from ridgeline.bench.workloads import trace_file
 from ridgeline.errors import UserError
 
 Say = Callable[[str], None]
@@ -39,10 +41,7 @@ class ServeResult:
 
 def run(asked: ServeOptions, say: Say = lambda line: None) -> ServeResult:
     """Starts or finds the server, warms up, measures every load. Raises `UserError` for what cannot be measured; `say` gets progress."""
-    _many_connections()
-    asked = known(asked)
-    with serving(asked.source, seqs_of(asked), context_of(asked), say) as server:
-        asked = replace(asked, model_limit=_least(asked.model_limit, server.limit))
+    with served(asked, say) as (asked, server):
         bench = Bench(asked, server, say, _forecaster(asked, say))
         say(f"warming up {server.name} with {server.model}")
         warm = bench.warm_up()
@@ -50,6 +49,15 @@ def run(asked: ServeOptions, say: Say = lambda line: None) -> ServeResult:
     tokenizer = tokenizer_of(asked.source.model or server.model)
     tokens = None if tokenizer is None else check_tokens(tokenizer, [o for c in cells for o in c.outcomes])
     return ServeResult(asked, server, warm, tuple(cells), knee(cells), saturated, bench.run_salt, command_line(), tokens)
+
+
+@contextmanager
+def served(asked: ServeOptions, say: Say) -> Iterator[tuple[ServeOptions, Server]]:
+    """The server while the block runs, and `asked` with the tokens that model and server can hold, so that no prompt is longer."""
+    _many_connections()
+    asked = known(asked)
+    with serving(asked.source, seqs_of(asked), context_of(asked), say) as server:
+        yield replace(asked, model_limit=least(asked.model_limit, server.limit)), server
 
 
 def _cells(asked: ServeOptions, bench: Bench, warm: WarmUp, say: Say) -> tuple[list[Cell], float | None]:
@@ -105,41 +113,35 @@ def seqs_of(asked: ServeOptions) -> int:
 
 def context_of(asked: ServeOptions) -> int:
     """Tokens that the longest session can come to, with room for the template."""
-    p = asked.preset
     if asked.trace is not None:
-        from ridgeline.bench.workloads import trace_file
-
         longest = max(len(j.prompt) + j.output for j in trace_file(asked.trace).start())
         return _rounded(2 * longest + 256)
-    prompt = p.prompt.high if p.prompt.sigma else p.prompt.median
-    output = p.output.high if p.output.sigma else p.output.median
-    needed = _rounded(round(asked.scale * (1.25 * (p.shared + prompt) + p.turns * output)) + 64 * p.turns + 192)
+    needed = _rounded(round(longest_session(asked.preset, asked.scale)))
     return needed if asked.model_limit is None else min(needed, asked.model_limit)
 
 
 def known(asked: ServeOptions) -> ServeOptions:
-    """With what the model's file can hold, so that no prompt is longer. Raises `UserError` for a workload that does not fit it at all."""
+    """With what the model's file can hold. Raises `UserError` for an engine that is not here."""
     source = asked.source
     limit = None
     if source.model is not None:
         program(engine(source.engine), source.engine_path)  # an engine that is not here needs no model
         limit = model_limit(source.model)
-    asked = replace(asked, model_limit=_least(limit, source.context))
-    context_of(asked)
-    return asked
+    return replace(asked, model_limit=least(limit, source.context))
 
 
-def _least(*limits: int | None) -> int | None:
+def least(*limits: int | None) -> int | None:
+    """Of those that are known."""
     return min((n for n in limits if n is not None), default=None)
 
 
 def _forecaster(asked: ServeOptions, say: Say) -> Forecaster | None:
     """Predictions where they can be had: our engine with its own defaults, on a calibrated host."""
-    source = asked.source
-    if source.model is None or source.engine != "ridgeline" or source.engine_args:
+    source, limit = asked.source, asked.model_limit
+    if source.model is None or limit is None or source.engine != "ridgeline" or source.engine_args:
         return None
     try:
-        return Forecaster(source.model, source.context or context_of(asked), seqs_of(asked), source.threads)
+        return Forecaster(source.model, limit, seqs_of(asked), source.threads)
     except UserError as error:
         say(f"no predictions: {error}")
         return None

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Literal
 
 import numpy as np
@@ -56,8 +57,7 @@ class Cell:
         third = len(done) // 3
         if third < 3:
             return False
-        early = sorted(o.ttft_s for o in done[:third])[third // 2]
-        late = sorted(o.ttft_s for o in done[-third:])[third // 2]
+        early, late = (median(o.ttft_s for o in part) for part in (done[:third], done[-third:]))
         return late > 2 * early and late > 0.2
 
 
@@ -81,8 +81,8 @@ class Bench:
         self.run_salt = asked.salt if asked.salt is not None else secrets.token_hex(3)
         self._cells = 0
         self.manner = Manner(
-            server.model, asked.endpoint or asked.preset.endpoint, server.prefix, asked.ignore_eos, asked.temperature,
-            asked.continuous_usage, asked.extra,
+            server.model, asked.endpoint or asked.preset.endpoint, server.target.prefix, asked.ignore_eos,
+            asked.temperature,
         )  # fmt: skip
 
     def warm_up(self) -> WarmUp:
@@ -111,14 +111,14 @@ class Bench:
         characters = (_LONG - _SHORT) / ((counts[1] or 0) - (counts[0] or 0)) if told else DEFAULT_CHARACTERS
         later = [o.ttft_s * 1e3 for o in found[2:] if o.ok]
         return WarmUp(
-            found[0].ttft_s * 1e3, sorted(later)[len(later) // 2] if later else None, characters, "usage" if told else "assumed", len(found)
+            found[0].ttft_s * 1e3, median(later) if later else None, characters, "usage" if told else "assumed", len(found)
         )
 
     def make(self, warm: WarmUp, salt: str, rate: float | None, seed: int, users: int = 0) -> list[Session]:
         """The sessions of a cell: as many as are asked for, and at least as many as shall be at once."""
         asked = self.asked
         if asked.trace is not None:
-            return traced(asked.trace, self.corpus, salt, lambda tokens: tokens)
+            return traced(asked.trace, self.corpus, salt)
         made = sessions(Recipe(asked.preset, max(asked.count, users), seed, salt, warm.characters, asked.scale), self.corpus)
         return made if rate is None else timed(made, rate, asked.burst, seed)
 

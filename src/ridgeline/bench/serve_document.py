@@ -27,7 +27,7 @@ from ridgeline.bench.report_schema import (
 )
 from ridgeline.bench.serve import ServeResult
 from ridgeline.bench.serve_cells import Cell as LoadCell
-from ridgeline.bench.stats import Summary, interval_of_median
+from ridgeline.bench.stats import Summary, interval_of_median, quantiles
 
 MAX_BARS = 64
 MAX_VALUES = 2000
@@ -88,14 +88,13 @@ def records(cell: LoadCell) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def report(result: ServeResult, ours: str = "", name: str | None = None) -> ReportDocument:
-    """Curve, distributions, Gantt and KV over time for `bench report`. name: of the engine in legends."""
+def report(result: ServeResult, ours: str = "") -> ReportDocument:
+    """Curve, distributions, Gantt and KV over time for `bench report`."""
     asked, server = result.asked, result.server
-    name = name or server.name
-    promise = asked.promise
-    kind = "rate" if any(c.kind != "concurrency" for c in result.cells) else "concurrency"
+    name, promise = server.name, asked.promise
+    closed = all(c.kind == "concurrency" for c in result.cells)
     curve = Curve(
-        name, asked.workload, tuple(point(c) for c in result.cells), "rate" if kind == "rate" else "concurrency",
+        name, asked.workload, tuple(point(c) for c in result.cells), "concurrency" if closed else "rate",
         _ms(promise.ttft_s), _ms(promise.tpot_s), result.knee, result.saturated,
     )  # fmt: skip
     return ReportDocument(
@@ -199,9 +198,7 @@ def _distributions(name: str, cells: Sequence[LoadCell]) -> list[Distribution]:
             ("TPOT", [t for o in done if (t := o.tpot_s) is not None]), ("e2e", [o.e2e_s for o in done]),
         ):  # fmt: skip
             if values:
-                ordered = sorted(v * 1e3 for v in values)
-                step = max(1, len(ordered) // MAX_VALUES)
-                found.append(Distribution(metric, f"{name}, {c.kind} {c.load:g}", (*ordered[::step], ordered[-1])))
+                found.append(Distribution(metric, f"{name}, {c.kind} {c.load:g}", quantiles([v * 1e3 for v in values], MAX_VALUES)))
     return found
 
 

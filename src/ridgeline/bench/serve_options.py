@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ridgeline.bench.client_metrics import Slo
 from ridgeline.bench.load_workloads import MAX_LENGTH, PRESETS, Endpoint, Mix, Preset, fitted, preset
@@ -28,7 +26,6 @@ class Source:
     api_key: str | None = field(default=None, repr=False)
     context: int | None = None
     threads: int | None = None
-    ready_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
         if (self.url is None) == (self.model is None):
@@ -64,11 +61,9 @@ class ServeOptions:
     endpoint: Endpoint | None = None
     ignore_eos: bool = True
     temperature: float = 0.0
-    continuous_usage: bool = False
     input_len: int | None = None
     output_len: int | None = None
     model_limit: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _within("--scale", self.scale, 0.001, 100)

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.bench.client import Client, Target, understand
 from ridgeline.bench.engines import Wish, command, engine, program, shown, version
@@ -20,6 +20,7 @@ from ridgeline.formats.pull import resolve
 from ridgeline.models.registry import load_spec
 
 Say = Callable[[str], None]
+READY_S = 600.0  # until an engine that was started must serve
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -31,7 +32,6 @@ class Server:
     name: str
     target: Target
     model: str
-    prefix: str = "/v1"
     pid: int | None = None
     command: str | None = None
     version: str | None = None
@@ -56,13 +56,13 @@ def serving(source: Source, seqs: int, context: int, say: Say) -> Iterator[Serve
     line = command(wanted, begin, wish)
     say(f"starting {wanted.name}: {shown(line)}")
     with until_told_to_end(), ended(Process(line)) as process:
-        target = Target.of(f"http://127.0.0.1:{wish.port}", source.api_key)
-        process.wait(target, wanted.ready, source.ready_timeout_s)
+        target = replace(Target.of(f"http://127.0.0.1:{wish.port}", source.api_key), prefix=wanted.prefix)
+        process.wait(target, wanted.ready, READY_S)
         say(f"{wanted.name} serves after {process.ready_s:.1f} s")
-        listed = asyncio.run(_listed(target, wanted.prefix))
+        listed = asyncio.run(_listed(target))
         name = source.served_model or listed.name or wanted.model_name(wish)
         yield Server(
-            wanted.name, target, name, wanted.prefix, process.pid, shown(line), version(wanted, begin), process.ready_s, str(process.log),
+            wanted.name, target, name, process.pid, shown(line), version(wanted, begin), process.ready_s, str(process.log),
             listed.limit or wish.context,
         )  # fmt: skip
 
@@ -70,13 +70,13 @@ def serving(source: Source, seqs: int, context: int, say: Say) -> Iterator[Serve
 def _running(source: Source) -> Server:
     assert source.url is not None
     target = Target.of(source.url, source.api_key)
-    listed = asyncio.run(_listed(target, target.prefix))
+    listed = asyncio.run(_listed(target))
     found = source.served_model or listed.name
     if found is None:
         text = f"--url {source.url}: GET {target.prefix}/models: {listed.fault}, so nothing was measured"
         raise UserError(text, field="--url", value=source.url, remedy=listed.remedy)
     pid = listener(target.port) if target.host in _LOCAL else None
-    return Server("server", target, found, target.prefix, pid, limit=source.context or listed.limit)
+    return Server("server", target, found, pid, limit=source.context or listed.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ class _Listed:
     remedy: str = "start the server, or name the model with --served-model-name"
 
 
-async def _listed(target: Target, prefix: str) -> _Listed:
+async def _listed(target: Target) -> _Listed:
     client = Client(target)
     try:
-        reply = await client.fetch("GET", f"{prefix}/models", timeout_s=10.0)
+        reply = await client.fetch("GET", f"{target.prefix}/models", timeout_s=10.0)
     finally:
         client.close()
     if reply.status in (401, 403):

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from ridgeline.bench.outcome import DEFINITIONS, Floats, times
+from ridgeline.bench.outcome import DEFINITIONS, times
 from ridgeline.bench.replica import Live
+from ridgeline.bench.report_parts import percent
 from ridgeline.bench.report_schema import (
     Bar,
     Cell,
@@ -24,9 +23,10 @@ from ridgeline.bench.report_schema import (
     Table,
 )
 from ridgeline.bench.simulate import Run
+from ridgeline.bench.stats import quantiles
 
 BARS = 48  # requests of a Gantt
-QUANTILES = np.linspace(0.0, 1.0, 201)
+VALUES = 201  # of a distribution
 SERIES = {"ttft_ms": "TTFT", "queue_ms": "queue", "itl_ms": "ITL", "tpot_ms": "TPOT", "e2e_ms": "e2e"}
 LABEL = "simulated"
 Outcomes = Sequence[tuple[str, Run, Mapping[str, Any]]]
@@ -67,26 +67,17 @@ def _bar(live: Live) -> Bar:
 
 def _distributions(name: str, run: Run) -> list[Distribution]:
     series = times([live for live in run.lives if live.token_s])
-    return [Distribution(said, name, _quantiles(series[key] * 1e3), "ms", LABEL) for key, said in SERIES.items() if len(series[key])]
-
-
-def _quantiles(values: Floats) -> tuple[float, ...]:
-    """All values, or evenly spaced quantiles of many."""
-    found = np.sort(values) if len(values) <= len(QUANTILES) else np.quantile(values, QUANTILES)
-    return tuple(round(float(v), 4) for v in found)
+    return [Distribution(said, name, quantiles(series[key] * 1e3, VALUES), "ms", LABEL) for key, said in SERIES.items() if len(series[key])]
 
 
 def _rates(runs: Outcomes) -> Table:
-    def share(value: float | None) -> Cell:
-        return None if value is None else f"{value:.1%}"
-
     def column(found: Mapping[str, Any]) -> list[Cell]:
         used = found["kv_used"]
         return [
             f"{found['completed']} of {found['requests']}", found["output_tokens"], found["seconds"], found["output_tok_s"],
-            found["total_tok_s"], found["requests_s"], found["goodput_s"], share(found["goodput_share"]), share(found["slots_idle"]),
-            share(found["utilization"]["mean"]), share(used["mean"]) if used else None, share(used["max"]) if used else None,
-            share(found["prefix_hit_rate"]), found["preemptions"], found["usd_per_mtok"],
+            found["total_tok_s"], found["requests_s"], found["goodput_s"], percent(found["goodput_share"]), percent(found["slots_idle"]),
+            percent(found["utilization"]["mean"]), percent(used["mean"]) if used else None, percent(used["max"]) if used else None,
+            percent(found["prefix_hit_rate"]), found["preemptions"], found["usd_per_mtok"],
         ]  # fmt: skip
 
     names = (

@@ -41,6 +41,12 @@ def summary(values: Sequence[float] | Floats) -> Summary | None:
     return Summary(len(found), float(found.mean()), p50, p90, p95, p99, float(found.max()))
 
 
+def quantiles(values: Sequence[float] | Floats, most: int) -> tuple[float, ...]:
+    """All values in order; of more than `most` so many evenly spaced quantiles, the least and the greatest among them."""
+    found = np.sort(np.asarray(values, np.float64)) if len(values) <= most else np.quantile(values, np.linspace(0.0, 1.0, most))
+    return tuple(float(v) for v in found)
+
+
 @dataclass(frozen=True, slots=True)
 class Ratio:
     """A over B with its 95% interval, from `rounds` pairs."""
