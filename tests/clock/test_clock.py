@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +19,20 @@ from ridgeline.bench.simulate import Fleet, Simulation
 from ridgeline.bench.workloads import Job, Lengths, OpenLoop, poisson
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.loader import load_program, open_model
+from ridgeline.engine.pace import Pace, Shape, pace_of, paced_budget
 from ridgeline.engine.request import EngineRequest, Limits, prepare
-from ridgeline.engine.trace import Trace
+from ridgeline.engine.trace import Trace, replay
 from ridgeline.errors import InternalError
 from ridgeline.graph.caches import cache_groups
-from ridgeline.graph.step import SharedWalk, Span
+from ridgeline.graph.step import SharedWalk, Span, Step
 from ridgeline.kv.manager import KvCache
 from ridgeline.options import Options
 from ridgeline.planner.catalog import find_model
 from ridgeline.planner.deployment import Deployment
 from ridgeline.planner.formats import kv_format_named, native_format
-from ridgeline.planner.hardware import devices, find_device
+from ridgeline.planner.hardware import assumed, devices, find_device
 from ridgeline.planner.parallel import Layout
+from ridgeline.planner.predictor import StepPredictor
 from ridgeline.planner.setup import Setup
 from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.state import SchedulerConfig, SchedulerState
@@ -82,14 +85,15 @@ def clock_program(seconds: object, blocks: tuple[int, ...]) -> ClockProgram:
     return ClockProgram(graph, LoadPlan(blocks), seconds, lambda row: 1000 + row.position)  # type: ignore[arg-type]
 
 
-def engine(program: Program, budget: Budget, length: int, clock: object = None) -> EngineCore:
+def state_of(program: Program, length: int) -> SchedulerState:
     windows = [g.window for g in cache_groups(program.graph.caches)]
+    return SchedulerState(KvCache(windows, program.plan.blocks, program.plan.block_size), SchedulerConfig(max_model_len=length))
 
-    def state() -> SchedulerState:
-        return SchedulerState(KvCache(windows, program.plan.blocks, program.plan.block_size), SchedulerConfig(max_model_len=length))
 
-    more = {} if clock is None else {"clock": clock}
-    return EngineCore(program, state, budget, Limits(length, 1 << 23, frozenset()), **more)  # type: ignore[arg-type]
+def engine(program: Program, budget: Budget, length: int, vocab: int = 1 << 23, **more: Any) -> EngineCore:
+    core = EngineCore(program, lambda: state_of(program, length), budget, Limits(length, vocab, frozenset()), **more)
+    core.trace = Trace()
+    return core
 
 
 def asked(job: Job) -> SamplingParams:
@@ -107,17 +111,18 @@ def simulated(fleet: Fleet, workload: OpenLoop) -> list[Spans]:
     return steps
 
 
-@pytest.mark.parametrize("slack", [None, 2.5])
+@pytest.mark.parametrize(
+    ("budget", "paced"), [(Budget(256, 12, itl_slack=None), False), (Budget(256, 12, itl_slack=2.5), False), (paced_budget(256, 12), True)]
+)
 @pytest.mark.parametrize("blocks", [400, 60])
-def test_the_engine_on_a_clock_schedules_as_the_simulator(slack: float | None, blocks: int) -> None:
+def test_the_engine_on_a_clock_schedules_as_the_simulator(budget: Budget, paced: bool, blocks: int) -> None:
     """The whole engine, loop and all, over a clock, against the event loop: the same spans in every step, preemptions included."""
     d = deployment("SmolLM2-135M")
-    seconds = StepSeconds(d, 0.002)
-    workload = poisson(60, 30.0, Lengths(120, 60, 0.6), seed=5)
-    budget = Budget(tokens=256, sequences=12, itl_slack=slack)
+    seconds = StepSeconds(d)
+    workload = poisson(60, 300.0, Lengths(120, 60, 0.6), seed=5)
     program = clock_program(seconds, (blocks,))
-    core = engine(program, budget, 8192, program.read)
-    core.trace = Trace()
+    core = engine(program, budget, 8192, clock=program.read, pace=Pace(seconds) if paced else None)
+    assert core.trace is not None
     waiting = sorted(workload.start(), key=lambda j: j.arrival_s)
     while waiting or core.busy:
         if not core.busy:
@@ -127,22 +132,34 @@ def test_the_engine_on_a_clock_schedules_as_the_simulator(slack: float | None, b
             core.submit(prepare(EngineRequest(job.id, job.prompt.tolist(), asked(job)), core.limits, ByteWords()))
         core.step()
     recorded = [s.step.spans for s, _ in core.trace.steps() if s.step.spans]
-    fleet = Fleet((None,), (blocks,), seconds, budget, max_model_len=8192)
+    fleet = Fleet((None,), (blocks,), seconds, budget, max_model_len=8192, pace=(lambda: Pace(seconds)) if paced else None)
     assert simulated(fleet, workload) == recorded
     if blocks == 60:
         assert core.state.counts["preemptions"] > 0 or core.metrics.counts["preemptions"] > 0
 
 
-def test_the_clock_schedules_as_the_cpu_engine_did(tmp_path: Path) -> None:
-    """A real engine on real kernels in real time; its arrivals and step times replayed on the clock give the same steps."""
+class Replayed(Pace):
+    """Learns from the times that another one saw."""
+
+    def __init__(self, shape: Shape, seconds: Sequence[float]) -> None:
+        super().__init__(shape)
+        self._seconds = iter(seconds)
+
+    def learn(self, step: Step, seconds: float) -> None:
+        super().learn(step, next(self._seconds))
+
+
+@pytest.mark.parametrize("paced", [False, True])
+def test_the_clock_schedules_as_the_cpu_engine_did(tmp_path: Path, paced: bool) -> None:
+    """A real engine on real kernels in real time, its chunks paced as a server's; its arrivals and step times replayed on the clock give
+    the same steps."""
     path = tmp_path / "m.gguf"
     write_random(path, SHAPES["tiny"], "Q4_0")
     model = open_model(Options(str(path), max_model_len=128, threads=1, max_num_seqs=6))
     program = load_program(model)
-    budget = Budget(tokens=48, sequences=6, itl_slack=None)
-    core = engine(program, budget, 128)
-    core.limits = Limits(128, 500, frozenset())
-    core.trace = Trace()
+    budget, pace = (paced_budget(48, 6), pace_of(model.costs(), 1, "avx2")) if paced else (Budget(48, 6, itl_slack=None), None)
+    core = engine(program, budget, 128, 500, pace=pace)
+    assert core.trace is not None
     rng = np.random.default_rng(0)
     jobs = [Job(f"r{i}", 0.0, rng.integers(3, 500, rng.integers(1, 90), np.int32), int(rng.integers(1, 30))) for i in range(14)]
     for i, job in enumerate(jobs):
@@ -162,9 +179,16 @@ def test_the_clock_schedules_as_the_cpu_engine_did(tmp_path: Path) -> None:
     def replayed(spans: Sequence[Span], shared: Sequence[SharedWalk]) -> float:
         return next(times)
 
-    fleet = Fleet(tuple(g.window for g in cache_groups(program.graph.caches)), program.plan.blocks, replayed, budget, max_model_len=128)
+    shape, learned = StepPredictor(model.costs(), assumed(1, "avx2")), [s.times[3] - s.times[1] for s, _ in steps]
+    windows = tuple(g.window for g in cache_groups(program.graph.caches))
+    again = (lambda: Replayed(shape, learned)) if paced else None
+    fleet = Fleet(windows, program.plan.blocks, replayed, budget, max_model_len=128, pace=again)
     assert simulated(fleet, OpenLoop("replay", arrivals)) == [s.step.spans for s, _ in steps]
     assert len(arrivals) == 14 and len(steps) > 20
+    cut = [s for s, _ in steps if 0 < s.record.chunk_tokens == s.record.chunk_limit < 48 - s.record.decodes]
+    assert bool(cut) == paced
+    decided = replay(core.trace, state_of(program, 128), budget, pace_of(model.costs(), 1, "avx2") if paced else None)
+    assert all(before == after for before, after in decided)
 
 
 def test_scripts_repeat() -> None:

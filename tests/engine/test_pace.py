@@ -10,14 +10,12 @@ import pytest
 from tests.planner import planner_shapes as shapes
 from tests.scheduler.null_backend import Harness
 
-from ridgeline.engine.loader import ITL_SLACK
-from ridgeline.engine.pace import Pace
+from ridgeline.engine.pace import Pace, paced_budget
 from ridgeline.graph.manifest import manifest
 from ridgeline.graph.step import Span, Step
 from ridgeline.planner.cost import GraphCost
 from ridgeline.planner.hardware import Machine, assumed
 from ridgeline.planner.predictor import StepPredictor
-from ridgeline.scheduler.budget import Budget
 
 TRUE = Machine("true", 3.0, 40.0, 25.0, 1, "avx2", "assumed")
 GRAPH = shapes.llama(49152, 576, 1536, 30, 9, 3, 64, tied=True)
@@ -38,7 +36,7 @@ def truth(noise: float = 0.0, attention_factor: float = 1.0) -> Callable[[Step],
     real, rng = predictor(TRUE), np.random.default_rng(0)
 
     def seconds(one: Step) -> float:
-        attention, _ = real.upper_parts(one.spans)
+        attention, _ = real.upper_parts(real.numbers(one.spans))
         return float((real(one.spans) + (attention_factor - 1) * attention) * (1 + noise * rng.standard_normal()))
 
     return seconds
@@ -79,7 +77,7 @@ def test_a_long_prompt_among_answers_keeps_their_pace(noise: float) -> None:
     pace, seconds = Pace(predictor(assumed(2, "avx2"))), truth(noise, attention_factor=1.5)
 
     def run(running: int) -> tuple[list[float], list[float], float]:
-        budget = Budget(512, 16, itl_slack=ITL_SLACK, min_chunk=1)
+        budget = paced_budget(512, 16)
         h = Harness(blocks=[1000], budget=budget, seconds=timed, predict=pace, check_every=0, contents=False)
         rng = np.random.default_rng(1)
         for _ in range(running):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ridgeline.bench.workloads import Job
+from ridgeline.engine.pace import Pace
 from ridgeline.errors import ContextLengthError, InternalError
 from ridgeline.graph.step import Int32Array, SharedWalk, Span, Step
 from ridgeline.scheduler.apply import apply
@@ -57,13 +58,21 @@ class StepLog:
 class Replica:
     """Mutable. `busy` while a step is in flight, or the next about to be decided.
 
-    Static batching admits a batch only when the last one has ended whole, and its finished sequences go on costing what they did: that is
-    the waste it is shown for.
+    pace: as an engine has one, its own; None: the scheduler goes by the times of steps alone. Static batching admits a batch only when the
+    last one has ended whole, and its finished sequences go on costing what they did: that is the waste it is shown for.
     """
 
-    def __init__(self, index: int, state: SchedulerState, budget: Budget, seconds: Seconds, batching: Batching = "continuous") -> None:
+    def __init__(
+        self,
+        index: int,
+        state: SchedulerState,
+        budget: Budget,
+        seconds: Seconds,
+        batching: Batching = "continuous",
+        pace: Pace | None = None,
+    ) -> None:
         self.index, self.state, self.budget, self.batching = index, state, budget, batching
-        self.seconds = seconds
+        self.seconds, self.pace = seconds, pace
         self.busy = False
         self.busy_s = 0.0
         self.steps = 0
@@ -110,7 +119,7 @@ class Replica:
         if not state.alive:
             return None
         state.now = now
-        step = decide(state, self.budget)
+        step = decide(state, self.budget, self.pace)
         record = state.record
         for seq_id, hit in record.admitted:
             live = self.lives[seq_id]
@@ -148,6 +157,8 @@ class Replica:
         if self.batching == "static":
             self._remember(step)
         apply(state, step, tokens, None, self.took)
+        if self.pace is not None and step.spans:
+            self.pace.learn(step, self.took)
         self.tokens_ahead -= step.rows
         return self._ended(now)
 

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ridgeline.backends.clock import StepSeconds
 from ridgeline.bench.replica import Batching, Live, Replica, Seconds, StepLog
 from ridgeline.bench.routing import RouterName, router
 from ridgeline.bench.workloads import Job, Workload
+from ridgeline.engine.pace import Pace, pace_of
 from ridgeline.errors import InternalError, UserError
 from ridgeline.graph.step import Int32Array
 from ridgeline.kv.manager import CachePolicy, KvCache
+from ridgeline.planner.pool import kv_pool
+from ridgeline.planner.setup import Setup
 from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.state import SchedulerConfig, SchedulerState
 
@@ -25,7 +29,7 @@ DEFAULT_BUDGET = Budget()
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Equal replicas. windows and blocks as `planner.pool.kv_pool` gives them; max_model_len in tokens."""
+    """Equal replicas. windows and blocks as `planner.pool.kv_pool` gives them; pace: makes each replica's own; max_model_len in tokens."""
 
     windows: tuple[int | None, ...]
     blocks: tuple[int, ...]
@@ -38,6 +42,20 @@ class Fleet:
     max_model_len: int = 1 << 30
     block_size: int = 16
     cascade: bool = True
+    pace: Callable[[], Pace] | None = None
+
+
+def fleet_of(setup: Setup, budget: Budget, longest: int, blocks: int | None = None, **more: Any) -> Fleet:
+    """A plan's replicas, paced like servers: sequences of at most `longest` tokens in what its memory leaves for KV, or in so many blocks.
+
+    Raises `UserError` when not even one fits. more: fields of `Fleet`."""
+    d = replace(setup.deployment(), chunk=budget.tokens)
+    windows, pool = kv_pool(d, longest, budget.sequences, blocks)
+    calibration, costs, fitted = setup.calibration, setup.costs(), d.calibrated
+    if fitted is not None and calibration is not None and costs is not None:
+        return Fleet(windows, pool, fitted, budget, pace=lambda: pace_of(costs, calibration.threads, calibration.isa), **more)
+    seconds = StepSeconds(d)
+    return Fleet(windows, pool, seconds, budget, pace=lambda: Pace(seconds), **more)
 
 
 @dataclass(slots=True)
@@ -64,7 +82,7 @@ class Simulation:
             raise UserError(text, field="--replicas", value=fleet.replicas, limit=(1, 4096))
         self._workload, self._on_step = workload, on_step
         self._route = router(fleet.route)
-        self._replicas = [Replica(i, _state(fleet), fleet.budget, fleet.seconds, fleet.batching) for i in range(fleet.replicas)]
+        self._replicas = [_replica(i, fleet) for i in range(fleet.replicas)]
         self._events: list[tuple[float, int, int, Job | Replica]] = []
         self._order = 0
         self._logs = [_Thinned(max(64, keep_steps // fleet.replicas)) for _ in self._replicas]
@@ -134,9 +152,10 @@ class Simulation:
         heapq.heappush(self._events, (at, kind, self._order, what))
 
 
-def _state(fleet: Fleet) -> SchedulerState:
+def _replica(index: int, fleet: Fleet) -> Replica:
     kv = KvCache(fleet.windows, fleet.blocks, fleet.block_size, fleet.prefix_cache)
-    return SchedulerState(kv, SchedulerConfig(max_model_len=fleet.max_model_len, cascade=fleet.cascade))
+    state = SchedulerState(kv, SchedulerConfig(max_model_len=fleet.max_model_len, cascade=fleet.cascade))
+    return Replica(index, state, fleet.budget, fleet.seconds, fleet.batching, None if fleet.pace is None else fleet.pace())
 
 
 class _Thinned:

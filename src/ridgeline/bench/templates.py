@@ -12,21 +12,19 @@ from decimal import Decimal
 from math import ceil
 from typing import Any
 
-from ridgeline.backends.clock import StepSeconds
 from ridgeline.bench.outcome import Promise, outcome
-from ridgeline.bench.simulate import Fleet, simulate
+from ridgeline.bench.simulate import fleet_of, simulate
 from ridgeline.bench.workloads import Lengths, poisson
+from ridgeline.engine.pace import paced_budget
 from ridgeline.errors import UserError
 from ridgeline.planner.catalog import find_model
 from ridgeline.planner.formats import kv_format_named, native_format
 from ridgeline.planner.hardware import Device
 from ridgeline.planner.load import Traffic
 from ridgeline.planner.parallel import Layout
-from ridgeline.planner.pool import kv_pool
 from ridgeline.planner.price import rounded
 from ridgeline.planner.search import Goal, Option, judge
 from ridgeline.planner.setup import Setup
-from ridgeline.scheduler.budget import Budget
 
 SIMULATED = 480  # requests of one replica
 MOST_USERS = 10_000_000_000
@@ -147,9 +145,7 @@ def _row(
 
 def _served(setup: Setup, stream: Stream, template: Template, rate: float) -> dict[str, Any]:
     """One replica under its share of the peak."""
-    d = replace(setup.deployment(), chunk=STEP_TOKENS)
-    windows, blocks = kv_pool(d, 2 * (stream.prompt + stream.output), SEQUENCES)
-    fleet = Fleet(windows, blocks, StepSeconds(d), Budget(STEP_TOKENS, SEQUENCES, template.itl_s))
+    fleet = fleet_of(setup, paced_budget(STEP_TOKENS, SEQUENCES, template.itl_s), 2 * (stream.prompt + stream.output))
     workload = poisson(SIMULATED, rate, Lengths(stream.prompt - stream.cached, stream.output, 0.5), prefix=stream.cached)
     return outcome(simulate(fleet, workload), Promise(template.ttft_s, template.itl_s))
 

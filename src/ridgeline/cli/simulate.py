@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import Any, get_args
 
 from ridgeline import __version__
-from ridgeline.backends.clock import StepSeconds
 from ridgeline.bench.outcome import Promise, outcome
 from ridgeline.bench.replica import Batching
 from ridgeline.bench.report import report
@@ -20,20 +19,18 @@ from ridgeline.bench.report_json import to_json
 from ridgeline.bench.report_schema import Ceiling, ReportDocument
 from ridgeline.bench.report_schema import Setup as Facts
 from ridgeline.bench.routing import ROUTERS
-from ridgeline.bench.simulate import Fleet, Run, simulate
+from ridgeline.bench.simulate import Fleet, Run, fleet_of, simulate
 from ridgeline.bench.simulate_report import document as report_document
 from ridgeline.bench.timeline import write_trace
 from ridgeline.bench.workloads import Agents, ClosedLoop, Lengths, Workload, bursts, poisson, trace_file
 from ridgeline.cli.output import note, print_json, table
 from ridgeline.cli.plan import setup_of
+from ridgeline.engine.pace import paced_budget
 from ridgeline.errors import UserError
 from ridgeline.kv.manager import CachePolicy
 from ridgeline.options import Options
-from ridgeline.planner.deployment import Deployment
-from ridgeline.planner.pool import kv_pool
 from ridgeline.planner.question import Question, check
 from ridgeline.planner.setup import Setup
-from ridgeline.scheduler.budget import Budget
 
 LENGTHS = Lengths()
 MAX_COUNT = 1 << 30
@@ -76,14 +73,13 @@ def run(plan: Question, args: SimulateArgs, *, as_json: bool) -> None:
         args = replace(args, max_num_batched_tokens=HOST_STEP if plan.this_host else TABLE_STEP)
     _check(args)
     setup = setup_of(plan)
-    deployment = setup.deployment()
     promise = Promise(plan.ttft, plan.itl)
     each = plan.price if plan.price is not None else setup.device.usd_low
     usd = None if each is None else each * setup.layout.devices
     found: list[tuple[str, Run, dict[str, Any]]] = []
     for batching in [b for b in get_args(Batching) if args.batching in (b, "both")]:
         started = perf_counter()
-        done = simulate(fleet_of(args, deployment, setup.layout.replicas, batching), workload_of(args))
+        done = simulate(_fleet(args, setup, batching), workload_of(args))
         result = outcome(done, promise, usd) | {"batching": batching, "simulated_in_s": perf_counter() - started}
         found.append((f"{batching} batching", done, result))
     if args.trace_out is not None:
@@ -131,19 +127,15 @@ def workload_of(args: SimulateArgs) -> Workload:
             return poisson(args.requests, args.rate, args.lengths, args.seed, args.prefix)
 
 
-def fleet_of(args: SimulateArgs, d: Deployment, replicas: int, batching: Batching) -> Fleet:
-    """Replicas whose KV pools are what the deployment's memory leaves."""
+def _fleet(args: SimulateArgs, setup: Setup, batching: Batching) -> Fleet:
     most = max((len(j.prompt) + j.output for j in workload_of(args).start()), default=1)
     longest = most * (args.turns if args.workload == "agents" and args.trace_in is None else 1)
-    limit = d.facts.max_context or 1 << 24
-    step_tokens = args.max_num_batched_tokens or TABLE_STEP
-    d = replace(d, chunk=step_tokens)
-    windows, blocks = kv_pool(d, min(longest, limit), args.max_num_seqs, args.kv_blocks)
-    budget = Budget(tokens=step_tokens, sequences=args.max_num_seqs)
-    cache = next(c for c in get_args(CachePolicy) if c == args.prefix_cache)
-    route = next(r for r in ROUTERS if r == args.router)
-    seconds = StepSeconds(d) if d.calibrated is None else d.calibrated
-    return Fleet(windows, blocks, seconds, budget, replicas, route, cache, batching, max_model_len=limit)
+    limit = setup.facts.max_context or 1 << 24
+    budget = paced_budget(args.max_num_batched_tokens or TABLE_STEP, args.max_num_seqs)
+    return fleet_of(
+        setup, budget, min(longest, limit), args.kv_blocks, replicas=setup.layout.replicas, route=args.router,
+        prefix_cache=args.prefix_cache, batching=batching, max_model_len=limit,
+    )  # fmt: skip
 
 
 def _report(setup: Setup, args: SimulateArgs, found: list[tuple[str, Run, dict[str, Any]]]) -> ReportDocument:

@@ -62,7 +62,8 @@ class AsyncEngine:
         core = self.core
         with core.lock:
             counted = {**core.metrics.counts, **core.state.counts, **core.state.kv.counts, **gauges(core.state)}
-        return counted if core.pace is None else {**counted, **core.pace.traffic.figures()}
+        traffic = None if core.pace is None else core.pace.traffic
+        return counted if traffic is None else {**counted, **traffic.figures()}
 
     def new_id(self) -> str:
         """A request id that nobody else got."""

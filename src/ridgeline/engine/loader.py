@@ -16,7 +16,7 @@ from ridgeline.backends.cpu import CpuProgram, default_threads
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.drafting import DraftFile, open_draft
 from ridgeline.engine.machine import memory_budget
-from ridgeline.engine.pace import Pace
+from ridgeline.engine.pace import pace_of, paced_budget
 from ridgeline.engine.progress import packing_bar
 from ridgeline.engine.request import Limits
 from ridgeline.engine.resolve import Facts, resolve
@@ -32,15 +32,10 @@ from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.models import ModelSpec, load_spec
 from ridgeline.options import Options, Plan, speculative_config
 from ridgeline.planner.cost import GraphCost
-from ridgeline.planner.hardware import assumed
-from ridgeline.planner.predictor import StepPredictor
-from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.state import SchedulerConfig, SchedulerState
 
 # Logits of prompt positions (prompt_logprobs) that one step may hold.
 PROMPT_ROWS_BYTES = 64 << 20
-# Time of a step with prompt tokens over one without, and prompt tokens that a step carries beside an inter-token target out of reach.
-ITL_SLACK, MIN_CHUNK = 2.1, 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,17 +147,13 @@ def make_core(
     policy: CachePolicy = "radix" if (plan.prefix_caching if prefix_caching is None else prefix_caching) else "off"
     width = max([op.vocab for op in graph.ops if isinstance(op, Embed)], default=model.limits.vocab)
     rows = max(1, min(plan.chunk, PROMPT_ROWS_BYTES // (4 * width)))
-    # Beside a target that cannot be kept prompts still advance by MIN_CHUNK; the relative default can always be kept.
-    least = MIN_CHUNK if plan.itl_target is not None else 1
-    target, slack = (plan.itl_target, ITL_SLACK) if paced else (None, None)
-    budget = Budget(max(plan.chunk, plan.max_num_seqs), plan.max_num_seqs, target, slack, least, prompt_rows=rows)
+    budget = paced_budget(max(plan.chunk, plan.max_num_seqs), plan.max_num_seqs, plan.itl_target, rows)
+    budget = budget if paced else replace(budget, itl_target=None, itl_slack=None)
 
     def make_state() -> SchedulerState:
         return SchedulerState(KvCache(windows, plan.blocks if blocks is None else blocks, plan.block_size, policy), config)
 
-    pace = None
-    if graph.ops and paced:
-        pace = Pace(StepPredictor(model.costs(), assumed(plan.threads, plan.isa)))
+    pace = pace_of(model.costs(), plan.threads, plan.isa) if graph.ops and paced else None
     core = EngineCore(model.program, make_state, budget, model.limits, cache_key=(plan.path, plan.kv_dtype), pace=pace)
     core.speculator = make_speculator(plan, model.costs, model.limits.vocab, model.draft)
     return core

@@ -55,4 +55,4 @@ def _proposer(config: SpeculativeConfig, vocab: int, draft: LoadedDraft | None) 
 def step_seconds(costs: GraphCost, plan: Plan) -> Seconds:
     """Memory and arithmetic of a step one after the other, at assumed ceilings: its shape counts, measured steps set its scale."""
     predictor = StepPredictor(costs, assumed(plan.threads, plan.isa))
-    return lambda step: sum(predictor.upper_parts(step.spans))
+    return lambda step: sum(predictor.upper_parts(predictor.numbers(step.spans)))

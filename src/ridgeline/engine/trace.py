@@ -16,7 +16,7 @@ from ridgeline.engine.pace import Pace
 from ridgeline.errors import UserError
 from ridgeline.graph.step import SharedWalk, Span, Step
 from ridgeline.planner.cost import GraphCost
-from ridgeline.planner.tally import CostTally
+from ridgeline.planner.linear import LinearCosts
 from ridgeline.scheduler.apply import apply, undo
 from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.policy import decide
@@ -76,8 +76,8 @@ class Trace:
         book: adds FLOPs and bytes, of each step and of each sequence's part of it. Raises `UserError` for a path that cannot be written."""
         steps = self.steps()
         origin = steps[0][0].times[0] if steps else 0.0
-        tally = None if book is None else CostTally(book)
-        events = [e for step, before in steps for e in _events(step, before, origin, tally)]
+        costs = None if book is None else LinearCosts(book)
+        events = [e for step, before in steps for e in _events(step, before, origin, costs)]
         document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"lost_steps": self.lost}}
         try:
             with open(path, "w", encoding="utf8") as file:
@@ -90,15 +90,15 @@ class Trace:
 _PHASES = ("decide", "forward", "sample", "apply")
 
 
-def _work(tally: CostTally | None, spans: Sequence[Span], shared: Sequence[SharedWalk] = ()) -> dict[str, int]:
+def _work(costs: LinearCosts | None, spans: Sequence[Span], shared: Sequence[SharedWalk] = ()) -> dict[str, int]:
     """FLOPs and bytes from memory. Parts of a step each count the weights that the step reads once for all of them."""
-    if tally is None or not spans:
+    if costs is None or not spans:
         return {}
-    cost = tally.add(spans, shared)
+    cost = costs.cost(costs.numbers(spans, shared))
     return {"flops": cost.flops, "weight_bytes": cost.weight_bytes, "kv_bytes": cost.kv_read_bytes + cost.kv_write_bytes}
 
 
-def _events(s: StepTrace, before: Iterable[Event], origin: float, tally: CostTally | None) -> Iterator[dict[str, Any]]:
+def _events(s: StepTrace, before: Iterable[Event], origin: float, costs: LinearCosts | None) -> Iterator[dict[str, Any]]:
     def us(seconds: float) -> float:
         return round((seconds - origin) * 1e6, 1)
 
@@ -111,7 +111,7 @@ def _events(s: StepTrace, before: Iterable[Event], origin: float, tally: CostTal
         "step": r.number, "rows": step.rows, "spans": len(step.spans), "decodes": r.decodes, "chunk_tokens": r.chunk_tokens,
         "chunk_limit": r.chunk_limit, "copies": len(step.copies), "shared_walks": [asdict(w) for w in step.shared],
         "admitted": r.admitted, "forked": r.forked, "preempted": r.preempted, "ended": r.ended, "failed": s.tokens is None,
-        "predicted_ms": None if s.predicted_s is None else round(s.predicted_s * 1e3, 3), **_work(tally, step.spans, step.shared),
+        "predicted_ms": None if s.predicted_s is None else round(s.predicted_s * 1e3, 3), **_work(costs, step.spans, step.shared),
     }  # fmt: skip
     for name, start, end in zip(_PHASES, s.times[:-1], s.times[1:], strict=True):
         args = facts if name == "forward" else {}
@@ -123,7 +123,7 @@ def _events(s: StepTrace, before: Iterable[Event], origin: float, tally: CostTal
             drawn[draw.seq] = token if draw.ahead == 0 else [*(first if isinstance(first, list) else [first]), token]
     guessed = dict(r.drafts)
     for span in step.spans:
-        args = {"past": span.past, "new": span.new, "want": span.want, "token": drawn.get(span.seq), **_work(tally, [span])}
+        args = {"past": span.past, "new": span.new, "want": span.want, "token": drawn.get(span.seq), **_work(costs, [span])}
         if span.seq in guessed:
             args["drafts"] = guessed[span.seq]
         name = "decode" if span.want and span.new == 1 + len(guessed.get(span.seq, ())) else "chunk"

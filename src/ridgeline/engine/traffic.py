@@ -1,16 +1,15 @@
 """Bytes and operations of the steps that ran, in all and per second of the last busy seconds. From the graph's costs; measures nothing.
 
-Knows steps and their seconds. Refuses to know the machine's ceilings: who publishes a share of them has measured them.
+Knows the numbers of steps and their seconds. Refuses to know the machine's ceilings: who publishes a share of them has measured them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import exp
 
-from ridgeline.graph.step import Step
-from ridgeline.planner.cost import GraphCost
-from ridgeline.planner.tally import CostTally
+from ridgeline.graph.step import SharedWalk
+from ridgeline.planner.linear import LinearCosts, Numbers
 
 _MEMORY_S = 5.0  # busy seconds after which a step counts for a third in the rates
 
@@ -18,22 +17,26 @@ _MEMORY_S = 5.0  # busy seconds after which a step counts for a third in the rat
 class Traffic:
     """Mutable, one writer (the engine's thread); others may read at any time."""
 
-    def __init__(self, book: GraphCost) -> None:
-        self._tally = CostTally(book)
-        self._recent = (0.0, 0.0, 0.0, 0.0)  # bytes of memory, integer and other operations, seconds; fading
+    def __init__(self, costs: LinearCosts) -> None:
+        self._costs = costs
+        self._total = costs.saved(())
+        self._recent = (self._total, 0.0)  # numbers of steps and their seconds, fading
 
-    def add(self, step: Step, seconds: float) -> None:
-        """A step ran for so long."""
-        cost = self._tally.add(step.spans, step.shared)
+    def add(self, numbers: Numbers, shared: Sequence[SharedWalk], seconds: float) -> None:
+        """A step of these numbers, shared walks left out in them, ran for so long."""
+        if shared:
+            numbers = numbers - self._costs.saved(shared)
         fade = exp(-seconds / _MEMORY_S)
-        moved, whole, real, spent = (value * fade for value in self._recent)
-        self._recent = moved + cost.memory_bytes, whole + cost.int8_flops, real + cost.f32_flops, spent + seconds
+        asked, spent = self._recent
+        self._total = self._total + numbers
+        self._recent = fade * asked + numbers, fade * spent + seconds
 
     def figures(self) -> Mapping[str, float]:
         """Totals by name: operations by arithmetic, bytes of weights, KV and activations; recent_*_per_s: while steps ran."""
-        total = self._tally.total()
-        *recent, spent = self._recent
-        moved, whole, real = (value / spent if spent else 0.0 for value in recent)
+        total, (asked, spent) = self._costs.cost(self._total), self._recent
+        recent = self._costs.cost(asked)
+        rates = (recent.memory_bytes, recent.int8_flops, recent.f32_flops)
+        moved, whole, real = (value / spent if spent else 0.0 for value in rates)
         return {
             "flops_integer": total.int8_flops, "flops_float": total.f32_flops, "bytes_weights": total.weight_bytes,
             "bytes_kv_read": total.kv_read_bytes, "bytes_kv_written": total.kv_write_bytes, "bytes_activations": total.activation_bytes,

@@ -101,13 +101,17 @@ def pairs(span: Span, window: int | None = None, *, causal: bool = True) -> int:
 
 def work(spans: Sequence[Span], windows: Iterable[int | None], shared: Sequence[SharedWalk] = (), *, causal: bool = True) -> Work:
     """What `spans` ask of caches with these windows. Shared walks save reads in full layers only."""
-    live = [s for s in spans if s.new]
-    kinds = tuple(dict.fromkeys(windows))
-    keys = {w: sum(s.past + s.new - first_needed(w, s.past) for s in live) for w in kinds}
+    # Most spans are single tokens, whose pairs are their keys: this is asked several times a step.
+    lengths = [s.past + 1 for s in spans if s.new == 1] if causal else []
+    others = [s for s in spans if s.new > 1 or (s.new and not causal)]
+    keys, pair_counts = dict[int | None, int](), dict[int | None, int]()
+    for w in dict.fromkeys(windows):
+        single = sum(lengths) if w is None else sum([min(n, w) for n in lengths])
+        keys[w] = single + sum(s.past + s.new - first_needed(w, s.past) for s in others)
+        pair_counts[w] = single + sum(pairs(s, w, causal=causal) for s in others)
     if None in keys:
         keys[None] -= sum((len(walk.spans) - 1) * walk.tokens for walk in shared)
-    pair_counts = {w: sum(pairs(s, w, causal=causal) for s in live) for w in kinds}
-    return Work(sum(s.new for s in live), sum(s.want for s in spans), pair_counts, keys)
+    return Work(sum([s.new for s in spans]), sum([s.want for s in spans]), pair_counts, keys)
 
 
 class GraphCost:

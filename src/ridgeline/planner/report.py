@@ -162,6 +162,11 @@ def notes(setup: Setup, context: int) -> list[str]:
     facts, found = setup.facts, list[str]()
     if facts.partial:
         found.append(f"warning: {facts.partial}")
+    if setup.uncalibrated:
+        found.append(
+            f"{', '.join(setup.uncalibrated)} is not calibrated on this host: run `ridgeline calibrate MODEL` with a model of that format. "
+            "Until then: the roofline of this host's measured ceilings"
+        )
     window = facts.window
     if window is not None and context > window and any(k.cache.window is not None and k.every == 1 for k in facts.kept):
         whole = facts.without_windows().sequence_bytes(context, setup.kv)

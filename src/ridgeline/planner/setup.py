@@ -5,13 +5,19 @@ A label begins with one word: exact (counted), given (by the user), table (cited
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
 from typing import Any
 
+from ridgeline.encodings import BY_NAME
 from ridgeline.errors import UserError
+from ridgeline.graph.graph import Graph
 from ridgeline.graph.manifest import manifest
 from ridgeline.kv.layout import KvFormat
-from ridgeline.planner.calibration import CalibratedSeconds, Calibration
+from ridgeline.planner.calibration import CalibratedSeconds, Calibration, linear_formats
+from ridgeline.planner.cost import GraphCost
 from ridgeline.planner.demand import weight_bytes
 from ridgeline.planner.deployment import CHUNK, PERFECT, Ceilings, Deployment, Draft, Efficiency
 from ridgeline.planner.facts import ModelFacts, Parts
@@ -115,7 +121,7 @@ class Setup:
         facts = self.facts.idealized() if self.ideal else self.facts
         return Deployment(
             facts, self.weights, self.kv, ceilings, self.layout, self.efficiency or default, self.ideal, self.overhead_bytes,
-            calibrated=self.step_clock(), draft=self._draft(),
+            calibrated=self.calibrated, draft=self._draft(),
             chunk=HOST_CHUNK if self.host else CHUNK, value_bytes=HOST_VALUE_BYTES if self.host else 2,
         )  # fmt: skip
 
@@ -126,15 +132,37 @@ class Setup:
         form = None if self.draft.stored is not None else native_format(self.draft.native)
         return Draft(self.draft, weight_bytes(self.draft, form).total)
 
-    def step_clock(self) -> CalibratedSeconds | None:
-        """Step times fitted to this host, when it was calibrated and the model has a graph and a format."""
+    @cached_property
+    def uncalibrated(self) -> tuple[str, ...]:
+        """Formats of the model's products that this host was not calibrated for, while it was for others."""
+        graph, found = self.facts.graph, self.calibration
+        if graph is None or found is None or self.ideal:
+            return ()
+        return tuple(form for form in linear_formats(graph, self._formats(graph)) if form not in found.linear_s)
+
+    @cached_property
+    def calibrated(self) -> CalibratedSeconds | None:
+        """Step times fitted to this host, when it was calibrated for the formats of a model that has a graph."""
         graph = self.facts.graph
-        if self.calibration is None or graph is None or self.ideal:
+        if self.calibration is None or graph is None or self.ideal or self.uncalibrated:
             return None
+        return CalibratedSeconds(graph, self._formats(graph), self.calibration)
+
+    def costs(self) -> GraphCost | None:
+        """What steps move and compute here, when the model has a graph and our own formats."""
+        graph = self.facts.graph
+        formats = {} if graph is None else self._formats(graph)
+        if graph is None or not formats or any(form not in BY_NAME for form in formats.values()):
+            return None
+        sizes = {name: prod(shape) for name, shape in manifest(graph).items()}
+        return GraphCost(graph, {n: round(sizes[n] * BY_NAME[form].bits_per_value / 8) for n, form in formats.items()}, self.kv.name)
+
+    def _formats(self, graph: Graph) -> Mapping[str, str]:
+        """Encoding of each weight: the file's own, or the one that was asked for."""
         if self.form is None:
-            return CalibratedSeconds(graph, self.facts.formats, self.calibration)
+            return self.facts.formats
         name = {"FP16": "F16", "FP32": "F32"}.get(self.form.name.upper(), self.form.name.upper())
-        return CalibratedSeconds(graph, dict.fromkeys(manifest(graph), name), self.calibration)
+        return dict.fromkeys(manifest(graph), name)
 
     def change(self, **fields: Any) -> Setup:
         return replace(self, **fields)
@@ -153,8 +181,9 @@ class Setup:
         e = self.efficiency or (PERFECT if self.ideal or self.host else Efficiency())
         if self.ideal:
             time = "ideal: bytes / bandwidth, efficiency 1"
-        elif self.calibration is not None:
-            time = f"fitted: this host as calibrated {self.calibration.date}, {self.calibration.threads} threads, {self.calibration.isa}"
+        elif self.calibrated is not None:
+            c = self.calibrated.calibration
+            time = f"fitted: this host as calibrated {c.date}, {c.threads} threads, {c.isa}"
         elif self.host:
             time = f"measured ceilings of this host ({self.device.price_dates}), roofline at efficiency 1: no run is faster"
         else:
