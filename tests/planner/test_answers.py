@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from ridgeline.bench.claims import claims
 from ridgeline.cli import main
 from ridgeline.errors import UserError
-from ridgeline.planner.claims import claims
 from ridgeline.planner.formats import kv_format_named, weight_format
 from ridgeline.planner.hardware import devices, find_device
 from ridgeline.planner.ledger import Offer, compare, crossover, offer
@@ -103,6 +103,8 @@ def test_the_numbers_of_talks() -> None:
     assert found["131 KB of KV a token"].found == 131.072 and found["80 users of 4K hold 42 GB"].found == pytest.approx(42.95, abs=0.005)
     assert found["decode is 80x below the peak"].found == pytest.approx(153, abs=0.1) and not found["decode is 80x below the peak"].passes
     assert found["latent attention makes the cache 56x smaller"].found == pytest.approx(56.9, abs=0.05)
+    assert found["one engine is 15x faster than another"].found == pytest.approx(736 / 51)
+    assert all(bool(c.source) == (c.kind == "cited") for c in found.values()) and len({c.source for c in found.values()}) == 2
     assert not found["speculation is 2 to 3x"].passes and found["the engine itself is 15x faster"].found == pytest.approx(2.84, abs=0.01)
 
 

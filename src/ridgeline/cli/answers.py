@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from ridgeline.bench.claims import TOLERANCE, claims
 from ridgeline.bench.templates import TEMPLATES, size
 from ridgeline.cli.output import note, print_json, table
 from ridgeline.errors import UserError
-from ridgeline.planner.claims import TOLERANCE, claims
 from ridgeline.planner.formats import kv_format_named, weight_format
 from ridgeline.planner.hardware import devices, find_device
 from ridgeline.planner.ledger import Offer, compare, crossover, per_day
@@ -126,7 +126,9 @@ def numbers(*, as_json: bool) -> None:
         for c in found
     ]
     print(table(rows, ["", "said", "claimed", "computed", "how", "because"]))
-    note(f"within {TOLERANCE:.0%} passes; a cited run is somebody else's measurement, not ours")
+    note(f"within {TOLERANCE:.0%} passes")
+    for source in dict.fromkeys(c.source for c in found if c.source):
+        note(f"cited, not measured here: {source}")
 
 
 def score(device: str, context: int, weight_dtype: str, kv_dtype: str, *, as_json: bool) -> None:

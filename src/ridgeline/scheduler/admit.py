@@ -26,7 +26,7 @@ def admit(state: SchedulerState, draft: Draft) -> None:
         hit = hits.get(seq.id) or _lookup(state, seq)
         if _worth_waiting(state, seq, hit) or draft.chunk_of(seq) <= 0:
             break
-        if _owes_rows(seq) and draft.rows_left <= 0:  # a hit on all it has scored would leave it nothing to compute
+        if seq.owes_rows and draft.rows_left <= 0:  # a hit on all it has scored would leave it nothing to compute
             break
         chosen = _affordable(state, seq, hit, spare)
         if chosen is None:
@@ -47,11 +47,7 @@ def _lookup(state: SchedulerState, seq: Sequence) -> Hit:
 
 def _limit(seq: Sequence) -> int:
     """At least one token is computed anew, and every prompt row that is still owed."""
-    return min(seq.known - 1, seq.scored) if _owes_rows(seq) else seq.known - 1
-
-
-def _owes_rows(seq: Sequence) -> bool:
-    return seq.request.prompt_rows and seq.scored < seq.prompt_len
+    return min(seq.known - 1, seq.scored) if seq.owes_rows else seq.known - 1
 
 
 def _next(state: SchedulerState, hits: dict[int, Hit]) -> Sequence:
@@ -119,7 +115,7 @@ def _affordable(state: SchedulerState, seq: Sequence, hit: Hit, spare: list[int]
 def _start(state: SchedulerState, draft: Draft, seq: Sequence, hit: Hit, chosen: Hit) -> None:
     kv, request = state.kv, seq.request
     if seq.admitted_step is None and seq.index == 0:
-        seq.report = kv.report(seq.tokens, NO_HIT if _owes_rows(seq) else hit, _limit(seq), salted=request.salted)
+        seq.report = kv.report(seq.tokens, NO_HIT if seq.owes_rows else hit, _limit(seq), salted=request.salted)
         state.counts[f"prefix_{seq.report.reason}"] += 1
         state.counts["prefix_tokens_queried"] += seq.prompt_len
         state.counts["prefix_tokens_hit"] += chosen.tokens

@@ -10,10 +10,6 @@ from ridgeline.scheduler.cascade import shared_walks
 from ridgeline.scheduler.state import Draw, SchedulerState, Sequence
 
 
-def _owes_rows(seq: Sequence) -> bool:
-    return seq.request.prompt_rows and seq.scored < seq.prompt_len
-
-
 class Draft:
     """Collects spans in order. chunk_left: prompt tokens that the step may still take; rows_left: logits rows beyond one a sequence."""
 
@@ -33,7 +29,7 @@ class Draft:
         rest = seq.known - seq.computed
         if rest == 1 and seq.status == "running" and seq.admitted_step != self._state.steps:
             return 1 + self._drafts_of(seq)
-        if _owes_rows(seq):
+        if seq.owes_rows:
             rest = min(rest, max(0, seq.scored - seq.computed) + self.rows_left)
         return min(rest, self.chunk_left, self.budget.max_chunk or rest, seq.request.max_chunk or rest)
 
@@ -50,7 +46,7 @@ class Draft:
         record = self._state.record
         decode = seq.known - past == 1 and seq.admitted_step != self._state.steps
         want = max(0, end + 1 - max(seq.known, past + 1))
-        if _owes_rows(seq):
+        if seq.owes_rows:
             want = max(want, end - max(past, seq.scored))
             self.rows_left -= want
         self._spans.append(Span(seq.id, past, new, want))

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from ridgeline.errors import ContextLengthError, UserError
-from ridgeline.graph.step import Int32Array, Step
+from ridgeline.graph.step import Int32Array
 from ridgeline.kv.manager import KvCache, Table
 from ridgeline.scheduler.budget import StepTimes
 from ridgeline.types import CacheReport, FinishReason
@@ -114,6 +114,11 @@ class Sequence:
     @property
     def generated(self) -> int:
         return self.known - len(self.request.prompt)
+
+    @property
+    def owes_rows(self) -> bool:
+        """Whether logits of its prompt's positions are still to be handed out."""
+        return self.request.prompt_rows and self.scored < self.prompt_len
 
     @property
     def tokens(self) -> Int32Array:
@@ -325,7 +330,3 @@ class SchedulerState:
         self.record = StepRecord(self.steps, self.now, self._arrived)
         self._arrived = []
         return self.record
-
-    def spans_of(self, step: Step) -> list[Sequence | None]:
-        """The sequences of a step's spans; None for one that ended after `decide`."""
-        return [self.sequences.get(span.seq) for span in step.spans]
