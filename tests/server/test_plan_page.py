@@ -38,7 +38,7 @@ from ridgeline.planner.sheet import calibrated_points, fewer_kv_heads, offers_of
 from ridgeline.server.gate import GateRules
 from ridgeline.server.keys import load_keys
 from ridgeline.server.plan_app import plan_app
-from ridgeline.server.plan_desk import CONTEXTS, Host, desk
+from ridgeline.server.plan_desk import CONTEXTS, Desk, Host
 
 PREMIUM = {"model": "Mistral-7B-v0.3", "workshop": "1", "preset": "premium-chat", "weights_bytes": "14.0e9", "ideal": "1"}
 
@@ -47,7 +47,7 @@ PREMIUM = {"model": "Mistral-7B-v0.3", "workshop": "1", "preset": "premium-chat"
 
 
 def test_a_sheet_is_the_plan_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    found = desk().sheet({"model": "Llama-3.1-8B", "device": "H100 SXM 80", "context": "8K", "users": "64", "itl": "30ms"}, 640)
+    found = Desk().sheet({"model": "Llama-3.1-8B", "device": "H100 SXM 80", "context": "8K", "users": "64", "itl": "30ms"}, 640)
     assert main(["plan", "Llama-3.1-8B", "--device", "H100 SXM 80", "--context", "8K", "--users", "64", "--itl", "30ms", "--json"]) == 0
     assert json.loads(json.dumps(found["document"])) == json.loads(capsys.readouterr().out)
     assert set(found["figures"]) == {"memory", "kv_context", "kv_users", "roofline", "curve", "batch", "intensity", "cells"}
@@ -59,7 +59,7 @@ def test_a_sheet_is_the_plan_of_the_command_line(capsys: pytest.CaptureFixture[s
 
 def test_premium_chat_of_the_workshop() -> None:
     """Golden: at 4K only four of eight devices keep 10 ms, and the most expensive but one is the cheapest per token."""
-    asked = desk()
+    asked = Desk()
     at_4k = asked.ranking(PREMIUM, 640)
     passing = [(o["device"], round(o["usd_per_mtok"], 2)) for o in at_4k["options"] if o["passes"]]
     assert passing == [("MI300X", 1.33), ("H100", 1.70), ("A100 80GB", 1.77), ("H200", 1.84)]
@@ -74,16 +74,16 @@ def test_premium_chat_of_the_workshop() -> None:
 def test_max_users_with_every_term_edited() -> None:
     """Row 132: 107 users of 4K on 80 GB with 14.5 GB of weights and 8 GB of overhead."""
     terms = {"memory": "80GB", "weights_bytes": "14.5e9", "overhead": "8GB", "ideal": "1", "context": "4K"}
-    found = desk().sheet({"model": "Mistral-7B-v0.3", "device": "L4 24GB", **terms}, 640)
+    found = Desk().sheet({"model": "Mistral-7B-v0.3", "device": "L4 24GB", **terms}, 640)
     assert found["document"]["max_users"] == 107
     assert (found["in_force"]["memory"], found["in_force"]["overhead"], found["in_force"]["weights_bytes"]) == (80e9, 8e9, 14.5e9)
-    on_24 = desk().sheet({"model": "Mistral-7B-v0.3", "device": "L4 24GB", **terms, "memory": "24GB", "overhead": "10%"}, 640)
+    on_24 = Desk().sheet({"model": "Mistral-7B-v0.3", "device": "L4 24GB", **terms, "memory": "24GB", "overhead": "10%"}, 640)
     assert on_24["document"]["max_users"] == 13
 
 
 def test_the_table_of_devices_says_where_its_numbers_come_from() -> None:
     """Row 137: at least the workshop's eight and the table's own, each sourced; an unknown stays unknown."""
-    found = desk().choices()
+    found = Desk().choices()
     assert len(found["workshop"]) == 8 and len(found["table"]) == len(devices()) >= 39
     for row in (*found["table"], *found["workshop"]):
         assert row["source"].strip("() ") and (row["usd_low"] is None or row["price_source"])
@@ -94,12 +94,12 @@ def test_the_table_of_devices_says_where_its_numbers_come_from() -> None:
 
 def test_what_does_not_fit_is_said_and_drawn() -> None:
     """Row 45: B=256 of Llama-2-13B on 80 GB."""
-    found = desk().sheet({"model": "Llama-2-13B", "device": "H100 SXM 80", "context": "1024", "batch": "256", "ideal": "1"}, 640)
+    found = Desk().sheet({"model": "Llama-2-13B", "device": "H100 SXM 80", "context": "1024", "batch": "256", "ideal": "1"}, 640)
     assert found["verdict"].startswith("Does not fit: 256 at once") and "161 GB more" in found["verdict"]
     assert re.search(r'class="bad">256 users: 241 GB, shown here<', found["figures"]["memory"])
     assert next(line for line in found["lines"] if line["key"] == "usd_per_mtok")["kind"] == "not given"
     assert "out of memory beyond 80 GB" in found["figures"]["memory"] and found["document"]["usd_per_mtok"] is None
-    none = desk().sheet({"model": "Llama-3.1-405B", "device": "L4 24GB", "context": "1K"}, 640)
+    none = Desk().sheet({"model": "Llama-3.1-405B", "device": "L4 24GB", "context": "1K"}, 640)
     assert none["document"]["max_users"] == 0 and "nothing to show" in none["figures"]["curve"]
 
 
@@ -121,7 +121,7 @@ def test_a_calibrated_host_shows_what_was_measured() -> None:
     points = calibrated_points(found)
     assert points and all(p.label == "measured" for p in points)
     machine = Machine("x", 20.0, 200.0, 100.0, 2, "avx2", "measured", "2026-11-30")
-    asked = desk(host=lambda: Host(host_device(machine, 8e9), found))
+    asked = Desk(host=lambda: Host(host_device(machine, 8e9), found))
     assert asked.choices()["devices"][0] == "this host" and asked.choices()["calibrated"] == found.date
     form = next(iter(found.linear_s)).lower()
     sheet = asked.sheet({"model": "Qwen2.5-0.5B", "device": "This Host", "context": "1K", "weight_dtype": form, "batch": "4"}, 640)
@@ -131,15 +131,15 @@ def test_a_calibrated_host_shows_what_was_measured() -> None:
     assert any("not calibrated" in n and "roofline of this host" in n for n in other["document"]["notes"])
     assert "measured" in {line["kind"] for line in other["lines"]}
     with pytest.raises(UserError, match="ceilings are not known"):
-        desk().sheet({"model": "Qwen2.5-0.5B", "device": "this host"}, 640)
+        Desk().sheet({"model": "Qwen2.5-0.5B", "device": "this host"}, 640)
 
 
 def test_a_fifth_of_the_kv_heads() -> None:
     """Row 46: 40 heads to 8, and both effects: smaller sequences, and more of them."""
     plan = {"model": "Llama-2-13B", "device": "H100 SXM 80", "context": "1024"}
-    before = desk().sheet(plan, 640)
+    before = Desk().sheet(plan, 640)
     assert before["in_force"]["fewer_kv_heads"] == 8
-    after = desk().sheet({**plan, "kv_heads": "8"}, 640)
+    after = Desk().sheet({**plan, "kv_heads": "8"}, 640)
     assert before["document"]["kv_bytes_per_sequence"] == 5 * after["document"]["kv_bytes_per_sequence"] == 838_860_800
     assert after["document"]["batch"] > before["document"]["batch"] and after["document"]["max_users"] > 5 * before["document"]["max_users"]
     assert any("accuracy needs an evaluation" in n for n in after["document"]["notes"])
@@ -149,10 +149,10 @@ def test_a_fifth_of_the_kv_heads() -> None:
 
 
 def test_presets_fill_what_was_not_said() -> None:
-    found = desk().sheet({"model": "Mistral-7B-v0.3", "device": "H100 SXM 80", "preset": "async-agent"}, 640)
+    found = Desk().sheet({"model": "Mistral-7B-v0.3", "device": "H100 SXM 80", "preset": "async-agent"}, 640)
     assert (found["in_force"]["context"], found["in_force"]["output"], found["in_force"]["itl"]) == (16384, 1024, 0.050)
     assert found["preset"]["pins"].startswith("quality")
-    own = desk().sheet({"model": "Mistral-7B-v0.3", "device": "H100 SXM 80", "preset": "async-agent", "context": "2K"}, 640)
+    own = Desk().sheet({"model": "Mistral-7B-v0.3", "device": "H100 SXM 80", "preset": "async-agent", "context": "2K"}, 640)
     assert own["in_force"]["context"] == 2048
 
 
@@ -191,7 +191,7 @@ def test_provider_rows_stand_beside_our_own() -> None:
 def test_refusals_name_the_option(texts: dict[str, str], said: str) -> None:
     """No path is read for a caller: a file's name is an unknown model."""
     with pytest.raises(UserError) as caught:
-        desk().sheet(texts, 640)
+        Desk().sheet(texts, 640)
     assert said in str(caught.value) and caught.value.field
 
 
@@ -219,7 +219,7 @@ def test_the_command_opens_with_what_was_typed(tmp_path: Path, monkeypatch: pyte
     write_random(file, SHAPES["tiny"], "Q8_0")
     assert main(["plan", str(file), "--page", "--open"]) == 0 and told["show"]
     (name,) = told["own"]
-    sheet = desk(told["own"]).sheet({"model": name, "device": "H100 SXM 80", "context": "32"}, 640)
+    sheet = Desk(told["own"]).sheet({"model": name, "device": "H100 SXM 80", "context": "32"}, 640)
     assert sheet["document"]["weight_dtype"] == "as stored" and told["asked"]["model"] == name
     assert main(["plan"]) == 2 and "no model was named" in capsys.readouterr().err
 
@@ -240,7 +240,7 @@ def test_serve_plans_for_the_model_it_serves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", list(models())[::6])
 def test_every_kind_of_model_has_a_sheet(name: str) -> None:
-    found = desk().sheet({"model": name, "device": "MI300X 192GB", "itl": "50ms", "context": "32K"}, 375)
+    found = Desk().sheet({"model": name, "device": "MI300X 192GB", "itl": "50ms", "context": "32K"}, 375)
     for drawn in found["figures"].values():
         ElementTree.fromstring(drawn)
     assert found["verdict"] and "Infinity" not in json.dumps(found) and "NaN" not in json.dumps(found)
@@ -273,7 +273,7 @@ def test_the_server_answers_beside_its_model() -> None:
 
 
 def test_many_waiting_plans_are_turned_away() -> None:
-    plans = desk()
+    plans = Desk()
     plans.waiting = 8
     app = plan_app(plans, GateRules(frozenset({"testserver"})))
 

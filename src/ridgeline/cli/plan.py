@@ -11,21 +11,21 @@ from ridgeline.errors import UserError
 from ridgeline.planner.catalog import find_model, models
 from ridgeline.planner.explain import explain
 from ridgeline.planner.facts import ModelFacts
-from ridgeline.planner.hardware import Device, find_device
+from ridgeline.planner.hardware import Device
 from ridgeline.planner.local import local_facts
 from ridgeline.planner.presets import Preset
 from ridgeline.planner.question import (
     Question,
-    asked_of,
     check,
+    device_of,
+    document_of,
     goal_of,
     options_of,
     preset_of,
     search_document,
     setup_for,
-    table_of,
+    unchanged,
 )
-from ridgeline.planner.report import plan_document
 from ridgeline.planner.search import Goal, Option
 from ridgeline.planner.setup import Setup, host_device
 from ridgeline.planner.tables import folded
@@ -47,11 +47,9 @@ def plan(args: Question, *, as_json: bool) -> None:
         else:
             _print_search(facts, goal, found, chosen)
         return
-    document = plan_document(setup, asked_of(args, chosen))
+    document = document_of(args, setup)
     if args.explain:
         document["explain"] = [str(line) for line in explain(setup.deployment(), document["batch"], goal.context)]
-    if args.kv_heads is not None:
-        document["notes"].append(f"{args.kv_heads} KV heads instead of the model's own: accuracy needs an evaluation")
     if as_json:
         print_json(document)
     else:
@@ -60,8 +58,7 @@ def plan(args: Question, *, as_json: bool) -> None:
 
 def setup_of(args: Question) -> Setup:
     """The model, the device (the first of the table when none is named) and everything that was said about them."""
-    facts = model_facts(args.model, args.kv_heads)
-    setup = setup_for(args, facts.without_windows() if args.ignore_window else facts, _device(args))
+    setup = setup_for(args, _asked_facts(args), _host(args) if args.this_host else device_of(args))
     if args.draft is not None:
         setup = setup.change(draft=model_facts(args.draft))
     if not args.this_host:
@@ -73,37 +70,36 @@ def setup_of(args: Question) -> Setup:
     return setup.change(calibration=load_calibration(args.threads or default_threads(), choose_isa(None)))
 
 
-def model_facts(name: str, kv_heads: int | None = None) -> ModelFacts:
+def model_facts(name: str) -> ModelFacts:
     """A file or folder, a short name of `pull` that is in the cache, or a row of the table."""
+    path = _file(name)
+    return find_model(name) if path is None else local_facts(path)
+
+
+def _asked_facts(args: Question) -> ModelFacts:
+    path = _file(args.model)
+    return find_model(args.model, args.kv_heads) if path is None else unchanged(local_facts(path), args)
+
+
+def _file(name: str) -> Path | None:
+    """The file or folder that a name means, None for a row of the table."""
     from ridgeline.formats.pull import find_cached
 
     if not name.strip():
         raise UserError("no model was named", field="MODEL", value=name, remedy="name one of `ridgeline models` or a file")
     path = Path(name).expanduser()
     if path.exists() and (path.suffix in (".gguf", ".json", ".safetensors") or path.is_dir()):
-        return _without_override(local_facts(path), kv_heads)
+        return path
     exact = any(folded(name) == folded(n) for n in models())
-    cached = None if exact else find_cached(name)
-    if cached is not None:
-        return _without_override(local_facts(cached), kv_heads)
-    return find_model(name, kv_heads)
+    return None if exact else find_cached(name)
 
 
-def _without_override(facts: ModelFacts, kv_heads: int | None) -> ModelFacts:
-    if kv_heads is not None:
-        raise UserError("--kv-heads changes a row of the table, not a file", field="--kv-heads", value=kv_heads, remedy="name a model")
-    return facts
+def _host(args: Question) -> Device:
+    from ridgeline.backends.cpu import default_threads
+    from ridgeline.bench.probe import machine
+    from ridgeline.engine.machine import memory_budget
 
-
-def _device(args: Question) -> Device:
-    if args.this_host:
-        from ridgeline.backends.cpu import default_threads
-        from ridgeline.bench.probe import machine
-        from ridgeline.engine.machine import memory_budget
-
-        return host_device(machine(args.threads or default_threads()), memory_budget())
-    listed = table_of(args)
-    return next(iter(listed.values())) if args.device is None else find_device(args.device, listed)
+    return host_device(machine(args.threads or default_threads()), memory_budget())
 
 
 def _print_search(facts: ModelFacts, goal: Goal, found: Sequence[Option], chosen: Preset | None) -> None:

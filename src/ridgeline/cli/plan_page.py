@@ -53,12 +53,12 @@ def serve_page(
 
     from ridgeline.server.gate import GateRules, loopback_names
     from ridgeline.server.plan_app import plan_app
-    from ridgeline.server.plan_desk import desk
+    from ridgeline.server.plan_desk import Desk
     from ridgeline.server.run import bind
 
     sock = bind("127.0.0.1", port)
     rules = GateRules(loopback_names("127.0.0.1"))
-    app = plan_app(desk(own, this_host, hardware=hardware, local=True), rules)
+    app = plan_app(Desk(own, this_host, hardware=hardware, local=True), rules)
     query = urlencode({k: v for k, v in asked.items() if v})
     address = f"http://localhost:{sock.getsockname()[1]}/plan" + (f"?{query}" if query else "")
     note(f"the planner is at {address} (Ctrl-C ends)")

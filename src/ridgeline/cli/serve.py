@@ -82,10 +82,10 @@ def _desk(state: State, model: LoadedModel) -> Any:
     """What the planner page at /plan answers from: the tables, the served model by its name, and this host if it was measured."""
     from ridgeline.cli.plan_page import this_host
     from ridgeline.planner.local import local_facts
-    from ridgeline.server.plan_desk import desk
+    from ridgeline.server.plan_desk import Desk
 
     path = Path(model.plan.path)
-    return desk({state.served.name: lambda: local_facts(path)}, this_host, home=True)
+    return Desk({state.served.name: lambda: local_facts(path)}, this_host, home=True)
 
 
 def _told(stop: asyncio.Event, force: asyncio.Event) -> None:

@@ -44,6 +44,7 @@ _ALIASES = {
 }  # fmt: skip
 # Formats that only the planner knows: fp8 without scales (one per tensor), llama.cpp's q8_0 and q4_0 caches.
 _KV = {f.name: f for f in (*KV_FORMATS.values(), KvFormat("fp8", 8), KvFormat("q8_0", 8, 2, 32), KvFormat("q4_0", 4, 2, 32))}
+KV_NAMES = tuple(_KV)
 _KV_ALIASES = {"fp32": "f32", "float32": "f32", "fp16": "f16", "float16": "f16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "auto": "bf16"}
 
 

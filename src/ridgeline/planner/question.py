@@ -14,12 +14,12 @@ from typing import Any
 from ridgeline.errors import UserError
 from ridgeline.planner.facts import ModelFacts
 from ridgeline.planner.formats import WeightFormat, kv_format_named, native_format, weight_format
-from ridgeline.planner.hardware import MATH_TYPES, Device, devices, workshop_devices
+from ridgeline.planner.hardware import MATH_TYPES, Device, devices, find_device, workshop_devices
 from ridgeline.planner.load import Traffic
 from ridgeline.planner.parallel import Layout
 from ridgeline.planner.presets import Preset, preset
 from ridgeline.planner.price import rounded
-from ridgeline.planner.report import Asked
+from ridgeline.planner.report import Asked, plan_document
 from ridgeline.planner.search import Goal, Option, search, ways
 from ridgeline.planner.setup import Overhead, Setup
 
@@ -99,6 +99,19 @@ def table_of(args: Question) -> Mapping[str, Device]:
     return workshop_devices() if args.workshop else devices(args.hardware_file)
 
 
+def device_of(args: Question) -> Device:
+    """The device that was named, or the first of the table. Raises `UserError` with the candidates."""
+    listed = table_of(args)
+    return next(iter(listed.values())) if args.device is None else find_device(args.device, listed)
+
+
+def unchanged(facts: ModelFacts, args: Question) -> ModelFacts:
+    """A model that is no row of the table. Raises `UserError` for --kv-heads, which a file has its own of."""
+    if args.kv_heads is not None:
+        raise UserError("--kv-heads changes a row of the table, not a file", field="--kv-heads", value=args.kv_heads, remedy="name a model")
+    return facts
+
+
 def setup_for(args: Question, facts: ModelFacts, device: Device) -> Setup:
     """One way to serve `facts` on `device`, with everything that was said about them."""
     form: WeightFormat | None = None
@@ -108,6 +121,7 @@ def setup_for(args: Question, facts: ModelFacts, device: Device) -> Setup:
         form = native_format(facts.native)
     math = next((m for m in MATH_TYPES if m == args.math), None)
     overhead = None if args.overhead is None else Overhead(*args.overhead)
+    facts = facts.without_windows() if args.ignore_window else facts
     return Setup(
         facts, device, form, kv_format_named(args.kv_dtype or "bf16"), Layout(args.tp, args.pp, args.replicas), args.ideal, math,
         args.weights_bytes, args.bandwidth, args.memory, overhead,
@@ -135,6 +149,14 @@ def options_of(args: Question, base: Setup, goal: Goal, chosen: Preset | None) -
     formats = () if fixed else chosen.formats if chosen else ("fp8", "int4")
     tps = (args.tp,) if args.tp > 1 or args.ideal else (1, 2, 4, 8)
     return search(ways(base, listed, formats, tps), goal)
+
+
+def document_of(args: Question, setup: Setup) -> dict[str, Any]:
+    """The plan of a setup as plain values."""
+    document = plan_document(setup, asked_of(args, preset_of(args)))
+    if args.kv_heads is not None:
+        document["notes"].append(f"{args.kv_heads} KV heads instead of the model's own: accuracy needs an evaluation")
+    return document
 
 
 def option_row(option: Option) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ridgeline.server.failure import HttpError, error_body, failure
 from ridgeline.server.gate import Gate, GateRules
 from ridgeline.server.openai import chat, completions, models, responses
 from ridgeline.server.page import page
-from ridgeline.server.plan_desk import Desk, desk
+from ridgeline.server.plan_desk import Desk
 from ridgeline.server.schemas.chat import ChatBody
 from ridgeline.server.schemas.completions import CompletionBody
 from ridgeline.server.schemas.messages import CountBody, MessagesBody
@@ -58,7 +58,7 @@ def build(state: State, rules: GateRules | None = None, plans: Desk | None = Non
     """The ASGI application of one server. plans: what the planner page answers from; by default the tables."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.server = state
-    app.state.desk = plans or desk(home=True)
+    app.state.desk = plans or Desk(home=True)
     app.router.redirect_slashes = False
     for method, path, handler, _ in ROUTES:
         app.add_api_route(path, handler, methods=[method], response_model=None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,23 @@ from ridgeline.planner.calibration import Calibration
 from ridgeline.planner.catalog import find_model, models
 from ridgeline.planner.explain import explain
 from ridgeline.planner.facts import ModelFacts
-from ridgeline.planner.formats import WEIGHT_FORMATS
-from ridgeline.planner.hardware import MATH_TYPES, Device, devices, find_device, workshop_devices
+from ridgeline.planner.formats import KV_NAMES, WEIGHT_FORMATS
+from ridgeline.planner.hardware import MATH_TYPES, Device, devices, workshop_devices
 from ridgeline.planner.presets import PRESETS
 from ridgeline.planner.price import rounded
-from ridgeline.planner.question import Question, asked_of, goal_of, options_of, preset_of, search_document, setup_for, table_of
+from ridgeline.planner.question import (
+    Question,
+    asked_of,
+    device_of,
+    document_of,
+    goal_of,
+    options_of,
+    preset_of,
+    search_document,
+    setup_for,
+    unchanged,
+)
 from ridgeline.planner.question_text import MAX_CONTEXT, question_of
-from ridgeline.planner.report import plan_document
 from ridgeline.planner.setup import Setup
 from ridgeline.planner.sheet import in_force, offers_of, providers_beside
 from ridgeline.planner.tables import folded
@@ -32,7 +42,6 @@ from ridgeline.server import plan_figures
 from ridgeline.server.plan_words import lines, verdict
 
 THIS_HOST = "this host"
-KV_FORMATS = ("bf16", "f32", "fp8", "int8", "int4", "q8_0", "q4_0")
 CONTEXTS = tuple(1 << n for n in range(8, 21))
 COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 256, 512, 1024)
 WIDTHS, KEPT = (260.0, 1100.0), 32
@@ -50,8 +59,8 @@ class Host:
 class Desk:
     """Mutable: remembers its last rankings. own: models beside the table, by the name to be asked for. local: on the asker's machine."""
 
-    own: Mapping[str, Callable[[], ModelFacts]]
-    host: Callable[[], Host | None]
+    own: Mapping[str, Callable[[], ModelFacts]] = field(default_factory=dict)
+    host: Callable[[], Host | None] = lambda: None
     hardware: Path | None = None
     local: bool = False
     home: bool = False  # whether a chat page lies at /
@@ -75,7 +84,7 @@ class Desk:
         return {
             "models": [*self.own, *models()], "devices": [*((THIS_HOST,) if host else ()), *listed],
             "table": [_row(d) for d in listed.values()], "workshop": [_row(d) for d in workshop_devices().values()],
-            "weight_dtypes": list(WEIGHT_FORMATS), "kv_dtypes": KV_FORMATS,
+            "weight_dtypes": list(WEIGHT_FORMATS), "kv_dtypes": KV_NAMES,
             "math": MATH_TYPES, "contexts": CONTEXTS, "counts": COUNTS, "presets": {name: asdict(p) for name, p in PRESETS.items()},
             "first_model": next(iter(self.own), "Llama-3.1-8B"), "first_device": "H100 SXM 80GB", "local": self.local, "home": self.home,
             "calibrated": None if host is None or host.calibration is None else host.calibration.date, "most_context": MAX_CONTEXT,
@@ -85,15 +94,12 @@ class Desk:
         name = next((n for n in self.own if folded(n) == folded(asked.model)), None)
         if name is None:
             return find_model(asked.model, asked.kv_heads)
-        if asked.kv_heads is not None:
-            raise UserError("--kv-heads changes a row of the table, not a file", field="--kv-heads", value=asked.kv_heads)
         if name not in self._facts:
             self._facts[name] = self.own[name]()
-        return self._facts[name]
+        return unchanged(self._facts[name], asked)
 
     def _setup(self, asked: Question) -> Setup:
         facts = self._model(asked)
-        facts = facts.without_windows() if asked.ignore_window else facts
         if asked.device is not None and folded(asked.device) == THIS_HOST:
             host = self._host
             if host is None:
@@ -101,13 +107,10 @@ class Desk:
                     "this host's ceilings are not known", field="--device", value=asked.device, remedy="run `ridgeline calibrate` on it"
                 )
             return setup_for(asked, facts, host.device).change(calibration=host.calibration)
-        listed = table_of(asked)
-        device = next(iter(listed.values())) if asked.device is None else find_device(asked.device, listed)
-        return setup_for(asked, facts, device)
+        return setup_for(asked, facts, device_of(asked))
 
     def _question(self, texts: Mapping[str, str]) -> Question:
-        asked = question_of(texts)
-        return Question(**{**vars(asked), "hardware_file": self.hardware})
+        return replace(question_of(texts), hardware_file=self.hardware)
 
     # --- answers ----------------------------------------------------------------------------------------------------------------
 
@@ -116,12 +119,8 @@ class Desk:
         asked = self._question(texts)
         rows, daily = offers_of(providers), parse_count(per_day or "0", name="--requests-per-day")
         chosen = preset_of(asked)
-        goal, wanted = goal_of(asked, chosen), asked_of(asked, chosen)
-        setup, why = fitted_or_not(self._setup(asked))
-        document = plan_document(setup, wanted)
-        document["notes"] += why
-        if asked.kv_heads is not None:
-            document["notes"].append(f"{asked.kv_heads} KV heads instead of the model's own: accuracy needs an evaluation")
+        wanted, setup = asked_of(asked, chosen), self._setup(asked)
+        goal, document = wanted.goal, document_of(asked, setup)
         return {
             "verdict": verdict(document), "lines": lines(document), "document": document,
             "figures": plan_figures.figures(setup, document, min(max(width, WIDTHS[0]), WIDTHS[1])),
@@ -146,15 +145,6 @@ class Desk:
         return found | {"figure": plan_figures.ranking(found["options"], min(max(width, WIDTHS[0]), WIDTHS[1]))}
 
 
-def fitted_or_not(setup: Setup) -> tuple[Setup, list[str]]:
-    """A setup whose format was not calibrated here is timed by the measured ceilings alone, and a note says so."""
-    try:
-        setup.step_clock()
-    except UserError as error:
-        return setup.change(calibration=None), [f"{error}. Until then: the roofline of this host's measured ceilings"]
-    return setup, []
-
-
 def _row(d: Device) -> dict[str, Any]:
     """A device as the page lists it: numbers with their sources and dates; None is unknown."""
     return {
@@ -162,9 +152,4 @@ def _row(d: Device) -> dict[str, Any]:
         "ridge": d.ridge(), "link_gb_s": d.link_gb_s, "usd_low": rounded(d.usd_low), "usd_high": rounded(d.usd_high),
         "price_source": f"{d.price_dates}: {d.price_sources}" if d.price_sources else "", "source": f"{d.spec_source} ({d.provenance})",
     }  # fmt: skip
-
-
-def desk(own: Mapping[str, Callable[[], ModelFacts]] | None = None, host: Callable[[], Host | None] | None = None, **more: Any) -> Desk:
-    """A desk; without anything of its own it answers for the table."""
-    return Desk(own or {}, host or (lambda: None), **more)
 

@@ -80,7 +80,7 @@ def _against(
 
 def _roofline(setup: Setup, d: Deployment, p: Mapping[str, Any], width: float) -> str:
     """Datasheet or measured ceilings of one device, the plan's own points, and what was measured on this host."""
-    kind = "fitted" if d.calibrated is not None else "ideal" if d.ideal else "assumed"
+    kind = setup.labels()["step_time_ms"].split()[0].rstrip(":")
     points = operating_points(d, p["batch"], p["context"], kind)
     shown = [(f"{q.name} ({q.label})", q.intensity, q.flop_s / 1e9) for q in points]
     if setup.calibration is not None:
