@@ -154,6 +154,37 @@ def test_ctrl_c_ends_a_run_with_130(tmp_path: Path) -> None:
     assert child.returncode == 130 and b"Traceback" not in err
 
 
+INTERRUPTED = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+begun = set(sys.modules)
+sys.meta_path.insert(0, Interrupt())
+from ridgeline.cli import main
+assert set(sys.modules) - begun <= {{"ridgeline", "ridgeline.cli", "__future__"}}, set(sys.modules) - begun
+sys.exit(main({arguments!r}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        *((name, ["--help"]) for name in ("ridgeline.cli.app", "typing", "dataclasses", "typer", "ridgeline.errors", "ridgeline.options")),
+        *((name, ["run", "no.gguf", "hi"]) for name in ("ridgeline.cli.run", "numpy", "ridgeline.backends.cpu.native")),
+    ],
+)  # fmt: skip
+def test_ctrl_c_while_modules_are_imported_ends_quietly(module: str, arguments: list[str]) -> None:
+    """Nothing of ours is imported before `main` guards it. An interpreter that was stopped inside a text it ran (a dataclass in the
+    making) ends by the signal itself, which a shell shows as 130 too."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    script = INTERRUPTED.format(module=module, arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment, timeout=60)
+    assert done.returncode in (130, -signal.SIGINT) and done.stderr == b"" and done.stdout == b"", done.stderr
+
+
 def test_a_reader_that_goes_away_is_no_drama(tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path / "long.gguf", **{"llama.context_length": 500_000})
     child = process("run", str(path), "hi", "--max-tokens", "300k", "--ignore-eos", "--max-model-len", "400k")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +25,14 @@ class Running:
     def __init__(self, state: State, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self.state, self.url, self.loop = state, url, loop
         self.engine: Any = state.engine
+
+    def settled(self) -> bool:
+        """Waits until nothing is left of any request; False when something is after 6 seconds."""
+        for _ in range(300):
+            if self.state.pending == 0 and not self.engine.alive:
+                return True
+            time.sleep(0.02)
+        return False
 
     def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], Any]:
         """(status, headers, document or event list) of a POST; `body` is JSON or raw bytes."""

@@ -8,18 +8,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import signal
 import statistics
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.server.process import serving
+from tests.server.raw import request
+
+from ridgeline.backends.cpu import default_threads
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WORDS = ("river", "stone", "light", "paper", "garden", "winter", "music", "engine", "silver", "market", "window", "letter")
@@ -28,6 +29,7 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "warm": {"type": "boolean"}},
           "required": ["city", "warm"], "additionalProperties": False}  # fmt: skip
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+ONCE = "connection: close\r\n"
 STEM = " ".join(WORDS * 12)  # a prefix that many share
 
 
@@ -119,16 +121,11 @@ def whole(path: str, body: dict[str, Any], status: int, data: bytes) -> bool:
     )
 
 
-def head(method: str, path: str, raw: bytes) -> bytes:
-    return f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw
-
-
 async def fetch(port: int, method: str, path: str, body: Any) -> tuple[int, bytes]:
     """(status, body) of one request on a connection of its own. A reply that is cut short raises."""
-    raw = b"" if body is None else json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     try:
-        writer.write(head(method, path, raw))
+        writer.write(request(path, b"" if body is None else body, method=method, headers=ONCE))
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
         data = b""
@@ -145,7 +142,7 @@ async def fetch(port: int, method: str, path: str, body: Any) -> tuple[int, byte
 async def leave(port: int, path: str, body: Any, after: float) -> None:
     """Ask, and go away."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(head("POST", path, json.dumps(body).encode()))
+    writer.write(request(path, body, headers=ONCE))
     await asyncio.sleep(after)
     writer.close()
 
@@ -167,27 +164,17 @@ async def quiet(port: int) -> str:
 
 def soak(model: str, seconds: float, workers: int, rate: float, seed: int = 1) -> tuple[Soak, str, int]:
     """(what happened, the last metrics, exit code). The KV cache is small, so that it is full after a moment and always in want of room."""
-    command = [sys.executable, "-c", "import sys; from ridgeline.cli import main; sys.exit(main())", "serve", model, "--port", "0",
-               "--max-model-len", "1k", "--kv-cache-memory-bytes", "32MiB", "--max-num-seqs", "16", "-q"]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True)
-    try:
-        assert process.stderr is not None
-        line = next((text for text in process.stderr if text.startswith("ready")), "")
-        assert line, "the server ended before it was ready"
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-        found = Soak(int(line.split("http://")[1].split()[0].rpartition(":")[2]), process.pid, seconds, rate)
+    small = ("--max-model-len", "1k", "--kv-cache-memory-bytes", "32MiB", "--max-num-seqs", "16", "--threads", str(default_threads()))
+    with serving(model, *small, "--quiet") as server:
+        found = Soak(server.port, server.process.pid, seconds, rate)
 
-        async def main() -> str:
+        async def run() -> str:
             await found.run(workers, seed)
             return await quiet(found.port)
 
-        text = asyncio.run(main())
-        process.send_signal(signal.SIGTERM)
-        return found, text, process.wait(60)
-    finally:
-        process.kill()
-        process.wait()
+        text = asyncio.run(run())
+        server.signal(signal.SIGTERM)
+        return found, text, server.wait()
 
 
 def main() -> int:

@@ -31,11 +31,7 @@ def healthy(server: Running) -> Iterator[None]:
     yield
     code, _, got = server.post(CHAT, {"messages": HELLO})
     assert code == 200 and got["choices"][0]["message"]["content"] == "hello world"
-    for _ in range(100):
-        if server.state.pending == 0:
-            break
-        time.sleep(0.02)
-    assert server.state.pending == 0 and not server.engine.live
+    assert server.settled()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.server.fake_engine import FakeEngine
-from tests.server.http_server import Running, running
+from tests.server.http_server import running
 
 from ridgeline.server.gate import GateRules
 from ridgeline.server.keys import load_keys
@@ -92,7 +92,7 @@ def test_a_conversation(browser: Any, scheme: str) -> None:
         page.click("#stop")
         page.wait_for_selector(".facts:has-text('stopped')")
         engine.hold = None
-        assert gone(server)
+        assert server.settled()
         page.fill("#max_tokens", "99999999")
         ask(page, "Too much.")
         page.wait_for_selector(".fault:has-text('model length')")
@@ -100,16 +100,6 @@ def test_a_conversation(browser: Any, scheme: str) -> None:
         page.click("#clear")
         assert page.locator(".turn").count() == 0
         assert [f for f in faults if "400" not in f] == []
-
-
-def gone(server: Running) -> bool:
-    import time
-
-    for _ in range(100):
-        if server.state.pending == 0:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.mark.long

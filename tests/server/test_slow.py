@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import time
-from typing import Any
 
 import pytest
 from tests.server.fake_engine import FakeEngine, served
@@ -17,14 +16,6 @@ from ridgeline.server.run import raise_file_limit
 HELLO = [{"role": "user", "content": "hi"}]
 
 
-def settled(server: Any) -> bool:
-    for _ in range(300):
-        if server.state.pending == 0 and not server.engine.live:
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def test_a_reader_that_takes_nothing_is_cut_off() -> None:
     engine = FakeEngine(says=lambda *_: "word " * 12_000, length=100_000)
     with running(engine, served=served(length=100_000), bounds=Bounds(write_s=0.3)) as server:
@@ -35,7 +26,7 @@ def test_a_reader_that_takes_nothing_is_cut_off() -> None:
             if engine.seen:
                 break
             time.sleep(0.02)
-        assert settled(server)
+        assert server.settled()
         assert server.state.meters.gone == 1 and engine.aborted
         assert server.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 3})[0] == 200
         sock.close()
@@ -54,4 +45,4 @@ def test_two_thousand_idle_connections() -> None:
         assert server.get("/health")[0] == 200
         for sock in idle:
             sock.close()
-        assert settled(server)
+        assert server.settled()

@@ -128,15 +128,6 @@ def test_what_is_wrong_from_the_start_is_400_and_json() -> None:
             assert status == 400 and headers["content-type"] == "application/json" and got["error"]["param"] in more
 
 
-def quiet(server: Running) -> bool:
-    """Waits until nothing is left of any request."""
-    for _ in range(200):
-        if server.state.pending == 0 and not server.engine.live:
-            return True
-        time.sleep(0.02)
-    return False
-
-
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/responses", "/v1/messages"])
 def test_a_client_that_vanishes_is_aborted(stream: bool, path: str) -> None:
@@ -151,7 +142,7 @@ def test_a_client_that_vanishes_is_aborted(stream: bool, path: str) -> None:
             time.sleep(0.02)
         assert server.engine.live
         sock.close()
-        assert quiet(server)
+        assert server.settled()
         assert len(engine.aborted) == 1 and server.state.meters.gone == 1
 
 
@@ -165,7 +156,7 @@ def test_many_clients_that_vanish_at_every_point() -> None:
             if number % 3 == 0:
                 sock.recv(200) if number % 12 >= 8 else None
             sock.close()
-        assert quiet(server)
+        assert server.settled()
         assert chat(server)[-1] == "[DONE]"
 
 

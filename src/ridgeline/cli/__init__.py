@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 
-from ridgeline.errors import UserError
+# Nothing else is imported out here: Ctrl-C may come while that runs, and only `main` can end quietly then.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(error: Exception, *, as_json: bool) -> int:
     from ridgeline.cli.output import error_document, error_line, print_json
+    from ridgeline.errors import UserError
 
     if os.environ.get("RIDGELINE_DEBUG"):
         import traceback

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.errors import ContextLengthError, OverloadedError, RidgelineError, UserError
+
+logger = logging.getLogger("ridgeline.server")
 
 
 class HttpError(RidgelineError):
@@ -58,6 +61,12 @@ def failure(error: BaseException) -> Failure:
     if isinstance(error, RidgelineError):
         return Failure(500, str(error), None, "internal_error")
     return Failure(500, f"internal error ({type(error).__name__})", None, "internal_error")
+
+
+def stream_fault(error: BaseException) -> Failure:
+    """What is told of an error that ended a stream. It is logged here, since no handler sees it; our own faults with their place."""
+    logger.error("stream failed: %s", error, exc_info=None if isinstance(error, RidgelineError) else error)
+    return failure(error)
 
 
 def openai_error(fault: Failure) -> dict[str, Any]:

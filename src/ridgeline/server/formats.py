@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.errors import UserError
-from ridgeline.sampling.grammar import GrammarSpec
+from ridgeline.sampling.grammar import GrammarKind, GrammarSpec
 
-_KINDS = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+_KINDS: Mapping[str, GrammarKind] = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 
 
 def answer_format(
@@ -22,21 +22,13 @@ def answer_format(
     Raises `UserError` for several at once, and for a form that is not known.
     """
     found = [spec for spec in (_openai(response_format), _vllm(structured)) if spec is not None]
-    found += [_spec(kind, source) for kind, source in guided.items() if source is not None]
+    found += [GrammarSpec(_KINDS[name], source) for name, source in guided.items() if source is not None]
     if len(found) > 1:
         kinds = ", ".join(spec.kind for spec in found)
         raise UserError(
             f"the answer's form is given {len(found)} times ({kinds}), at most once is allowed", field="response_format", value=kinds
         )
     return found[0] if found else None
-
-
-def _spec(kind: str, source: Any) -> GrammarSpec:
-    if kind == "choice":
-        return GrammarSpec("choice", source)
-    if kind == "json":
-        return GrammarSpec("json_schema", source)
-    return GrammarSpec("regex" if kind == "regex" else "grammar", source)
 
 
 def _openai(given: Mapping[str, Any] | None) -> GrammarSpec | None:
@@ -73,7 +65,7 @@ def _vllm(given: Mapping[str, Any] | None) -> GrammarSpec | None:
         return GrammarSpec("json_object")
     if kinds[0] not in _KINDS:
         raise UserError(f"structured_outputs.{kinds[0][:40]} is not supported", field="structured_outputs", value=kinds[0][:40])
-    return _spec(kinds[0], asked[kinds[0]])
+    return GrammarSpec(_KINDS[kinds[0]], asked[kinds[0]])
 
 
 def claude_format(config: Mapping[str, Any] | None, beta: Mapping[str, Any] | None) -> GrammarSpec | None:

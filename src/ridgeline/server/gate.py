@@ -86,7 +86,7 @@ class Gate:
 
     async def _pass(self, scope: Scope, receive: Receive, told: Send, headers: dict[bytes, bytes], origin: bytes | None) -> None:
         try:
-            self._check(scope, headers, origin)
+            self._check(headers, origin)
             if scope["method"] == "OPTIONS" and origin is not None and b"access-control-request-method" in headers:
                 await _preflight(headers, told)
                 return
@@ -105,7 +105,7 @@ class Gate:
             logger.error("%s %s failed: %s", scope["method"], scope["path"], error, exc_info=error)
             await _refuse(scope, error, told)
 
-    def _check(self, scope: Scope, headers: dict[bytes, bytes], origin: bytes | None) -> None:
+    def _check(self, headers: dict[bytes, bytes], origin: bytes | None) -> None:
         host = headers.get(b"host", b"").decode("latin-1")
         if self._rules.hosts is not None and host_name(host) not in self._rules.hosts:
             message = f"the Host header names {host[:100]!r}, which this server is not"

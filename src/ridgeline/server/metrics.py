@@ -21,7 +21,7 @@ from ridgeline.server.state import State
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABELS = ("model_name", "engine")
 MISS_REASONS = ("complete", "never_seen", "evicted", "salted", "too_short", "ineligible")
-_FINISHES = {"stop": "stop", "length": "length", "abort": "abort", "error": "error"}
+_FINISHES = ("stop", "length", "abort", "error")
 
 # vLLM's name, help, where it lies in the engine's numbers.
 _GAUGES = (
@@ -96,7 +96,7 @@ class Collected:
         yield self._info()
 
     def _labelled(self, stats: Mapping[str, Any]) -> Iterator[Metric]:
-        finished = {label: stats.get(f"finished_{reason}", 0) for reason, label in _FINISHES.items()}
+        finished = {reason: stats.get(f"finished_{reason}", 0) for reason in _FINISHES}
         yield self._by(CounterMetricFamily, "vllm:request_success", "Choices that ended, by reason", "finished_reason", finished)
         yield self._one(CounterMetricFamily, "vllm:corrupted_requests", "Choices that ended by NaN or another fault", finished["error"])
         hits = stats.get("prompt_tokens_cached", 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
@@ -17,18 +16,17 @@ from ridgeline.errors import UserError
 from ridgeline.server.anthropic.convert import talk_of
 from ridgeline.server.anthropic.diagnosis import Diagnoses, Fingerprint, fingerprint
 from ridgeline.server.body import parse, read, warning_header
-from ridgeline.server.failure import anthropic_error, failure
+from ridgeline.server.failure import anthropic_error, stream_fault
 from ridgeline.server.generation import Generation, collect
 from ridgeline.server.openai.common import WholeReply, json_response, state_of
 from ridgeline.server.reply import Piece, Reading, ReplyReader, Thinking, read_whole
 from ridgeline.server.schemas.messages import CountBody, MessagesBody
+from ridgeline.server.schemas.sampling import check_answer
 from ridgeline.server.sse import EventStream, named_event
 from ridgeline.server.state import State
 from ridgeline.server.talk import Conversation, Ticket, converse, count
 from ridgeline.text.tools.base import TextDelta
 from ridgeline.types import CacheReport, CompletionOutput, SamplingParams
-
-logger = logging.getLogger("ridgeline.server")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +84,7 @@ def prepare(state: State, raw: bytes) -> tuple[MessagesJob, list[str]]:
 
 
 def _params(state: State, body: MessagesBody) -> SamplingParams:
-    limit = state.served.limits.max_model_len
-    if body.max_tokens > limit:
-        text = f"max_tokens is {body.max_tokens}, the model length is {limit} (prompt and answer together)"
-        raise UserError(text, field="max_tokens", value=body.max_tokens, limit=limit)
+    check_answer("max_tokens", body.max_tokens, state.served.limits.max_model_len)
     names = ("temperature", "top_p", "top_k", "min_p", "seed")
     given = {n: getattr(body, n) for n in names if getattr(body, n) is not None}
     return SamplingParams(**{**state.served.defaults, **given}, max_tokens=body.max_tokens, stop=tuple(body.stop_sequences or ()))
@@ -178,9 +173,7 @@ async def stream(job: MessagesJob, generation: Generation, diagnoses: Diagnoses)
                         yield named_event("message_delta", {"type": "message_delta", "delta": delta, "usage": _usage(generation)})
                         yield named_event("message_stop", {"type": "message_stop"})
     except Exception as error:
-        fault = failure(error)
-        logger.error("stream failed: %s", error, exc_info=error if fault.message.startswith("internal error (") else None)
-        yield named_event("error", anthropic_error(fault))
+        yield named_event("error", anthropic_error(stream_fault(error)))
 
 
 class BlockWriter:

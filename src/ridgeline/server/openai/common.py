@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import time
 import uuid
 from collections.abc import Mapping
@@ -15,13 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ridgeline.errors import UserError
-from ridgeline.server.failure import Failure, failure, openai_error
+from ridgeline.server.failure import openai_error, stream_fault
 from ridgeline.server.generation import Generation
 from ridgeline.server.schemas.sampling import SamplingFields
 from ridgeline.server.sse import dumps, event, watching
 from ridgeline.server.state import State
-
-logger = logging.getLogger("ridgeline.server")
 
 
 def state_of(request: Request) -> State:
@@ -94,10 +90,7 @@ def json_response(document: Any, headers: Mapping[str, str] | None = None, statu
 
 def fault_event(error: BaseException) -> bytes:
     """The one event that tells of a fault after the stream began; the connection is then closed without [DONE]."""
-    fault = failure(error)
-    if fault.status >= 500:
-        logger.error("stream failed: %s", error, exc_info=error if fault.message.startswith("internal error (") else None)
-    return event(openai_error(fault))
+    return event(openai_error(stream_fault(error)))
 
 
 class WholeReply(Response):
@@ -111,7 +104,3 @@ class WholeReply(Response):
         async with watching(receive, self.generation):
             document = await self.make()
         await json_response(document, self.extra)(scope, receive, send)
-
-
-def refuse(fault: Failure, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(json.dumps(openai_error(fault)).encode(), fault.status, {**fault.headers, **(headers or {})}, "application/json")

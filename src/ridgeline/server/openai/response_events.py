@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
-from ridgeline.server.failure import failure
+from ridgeline.server.failure import stream_fault
 from ridgeline.server.openai.common import new_id
 from ridgeline.server.reply import Piece, ReplyReader, Thinking
 from ridgeline.server.sse import named_event
 from ridgeline.text.tools.base import TextDelta
 from ridgeline.types import CompletionOutput
-
-logger = logging.getLogger("ridgeline.server")
 
 
 class ResponseWriter:
@@ -112,7 +109,5 @@ def item_events(writer: ResponseWriter, part: CompletionOutput, logprobs: list[A
 
 def failed(writer: ResponseWriter, document: dict[str, Any], error: BaseException) -> bytes:
     """The last event of a response that a fault of ours ended."""
-    fault = failure(error)
-    logger.error("stream failed: %s", error, exc_info=error if fault.message.startswith("internal error (") else None)
-    document["error"] = {"code": "server_error", "message": fault.message}
+    document["error"] = {"code": "server_error", "message": stream_fault(error).message}
     return writer.event("response.failed", {"response": document})

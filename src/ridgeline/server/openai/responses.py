@@ -19,7 +19,7 @@ from ridgeline.server.openai.logprobs import Spelling, chat_logprobs
 from ridgeline.server.openai.response_events import ResponseWriter, failed, item_events
 from ridgeline.server.reply import Reading, ReplyReader, read_whole
 from ridgeline.server.schemas.responses import ResponsesBody
-from ridgeline.server.schemas.sampling import check_top
+from ridgeline.server.schemas.sampling import check_answer, check_top
 from ridgeline.server.sse import EventStream
 from ridgeline.server.state import State
 from ridgeline.server.talk import Conversation, Ticket, converse
@@ -63,10 +63,7 @@ def prepare(state: State, raw: bytes) -> tuple[ResponsesJob, list[str]]:
     served = state.served
     model = served.require(body.model)
     _refuse_stateful(body)
-    limit = served.limits.max_model_len
-    if body.max_output_tokens is not None and body.max_output_tokens > limit:
-        text = f"max_output_tokens is {body.max_output_tokens}, the model length is {limit} (prompt and answer together)"
-        raise UserError(text, field="max_output_tokens", value=body.max_output_tokens, limit=limit)
+    check_answer("max_output_tokens", body.max_output_tokens, served.limits.max_model_len)
     wanted = "message.output_text.logprobs" in (body.include or ())
     top = (body.top_logprobs or 0) if wanted or body.top_logprobs else None
     check_top("top_logprobs", body.top_logprobs, state.bounds)

@@ -19,12 +19,12 @@ class ChatBody(SamplingFields):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    add_special_tokens: bool | None = None
     documents: list[dict[str, Any]] | None = None
     include_reasoning: bool | None = None
     reasoning_effort: str | None = None
     thinking_token_budget: int | None = None
-    # Known to OpenAI, without a meaning here; what would change the answer is refused where it is asked for.
+    # Known to OpenAI or vLLM, without a meaning here (a chat always has its one BOS); what would change the answer is refused by name.
+    add_special_tokens: bool | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
     service_tier: str | None = None

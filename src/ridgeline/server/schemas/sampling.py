@@ -79,9 +79,7 @@ def sampling_params(
     n = 1 if body.n is None else body.n
     if not 1 <= n <= bounds.n:
         raise UserError(f"n is {n}, must be from 1 to {bounds.n}", field="n", value=n, limit=bounds.n)
-    if max_tokens is not None and max_tokens > max_model_len:
-        text = f"max_tokens is {max_tokens}, the model length is {max_model_len} (prompt and answer together)"
-        raise UserError(text, field="max_tokens", value=max_tokens, limit=max_model_len)
+    check_answer("max_tokens", max_tokens, max_model_len)
     check_top("prompt_logprobs", body.prompt_logprobs, bounds)
     check_count("stop_token_ids", body.stop_token_ids, bounds.stop_ids)
     check_count("allowed_token_ids", body.allowed_token_ids, bounds.allowed_ids)
@@ -93,6 +91,13 @@ def sampling_params(
         allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
         logprobs=logprobs, prompt_logprobs=body.prompt_logprobs,
     )  # fmt: skip
+
+
+def check_answer(name: str, tokens: int | None, max_model_len: int) -> None:
+    """An answer is no longer than the model; one that does not fit behind its prompt is cut later."""
+    if tokens is not None and tokens > max_model_len:
+        text = f"{name} is {tokens}, the model length is {max_model_len} (prompt and answer together)"
+        raise UserError(text, field=name, value=tokens, limit=max_model_len)
 
 
 def check_top(name: str, value: int | None, bounds: Bounds) -> None:
