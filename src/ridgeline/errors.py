@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
+
 
 class RidgelineError(Exception):
     """Base of every error that we raise on purpose. `str(error)` is one plain line that can be shown as it is."""
@@ -42,3 +45,23 @@ class InternalError(RidgelineError):
 
 class OverloadedError(RidgelineError):
     """The engine holds as many requests as it may, or is shutting down: the same request may succeed later. The server answers 503."""
+
+
+def within(field: str, value: float, low: float, high: float = math.inf) -> None:
+    """Raises `UserError` for a number outside low .. high."""
+    if low <= value <= high:
+        return
+    limits = f"at least {_number(low)}" if high == math.inf else f"from {_number(low)} to {_number(high)}"
+    limit = low if high == math.inf else (low, high)
+    raise UserError(f"{field} is {_number(value)}, must be {limits}", field=field, value=value, limit=limit)
+
+
+def one_of(field: str, value: object, allowed: Collection[str]) -> None:
+    """Raises `UserError` for what is none of the allowed words."""
+    words = tuple(allowed)
+    if value not in words:
+        raise UserError(f"{field} is {value!r}, must be one of {', '.join(words)}", field=field, value=value, limit=words)
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

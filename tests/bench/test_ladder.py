@@ -19,7 +19,7 @@ from tests.cli.tiny_gguf import tiny_gguf
 
 from ridgeline.bench.ladder import LadderOptions, LadderResult, RungResult, run, run_logged
 from ridgeline.bench.ladder_numbers import middle, numbers, numbers_from, same_words, waterfall
-from ridgeline.bench.ladder_plan import PRESETS, RUNGS, Load, Rung, missing, options_of, prompts
+from ridgeline.bench.ladder_plan import PRESETS, RUNGS, Load, options_of, prompts
 from ridgeline.bench.ladder_show import REPORTED, as_json, document, gains, models_of_words, render
 from ridgeline.bench.ladder_state import LadderState
 from ridgeline.bench.report_json import documents_of, to_json
@@ -126,8 +126,12 @@ def test_rungs_add_up() -> None:
     assert [r.key for r in RUNGS] == ["transformers", "one", "static", "continuous", "prefix", "kv_int8", "ngram"]
     assert options_of("continuous") == {"enable_prefix_caching": False}
     assert options_of("prefix") == {"enable_prefix_caching": True}
-    assert missing(Rung("x", "x", options={"warp_drive": 1})) == "this version has no option warp_drive"
-    assert missing(Rung("x", "x", options={"kv_cache_dtype": "int1"})) == "this version has no int1 KV cache"
+    assert options_of("ngram").keys() == {"enable_prefix_caching", "kv_cache_dtype", "speculative_config"}
+
+
+def test_answers_no_longer_than_asked() -> None:
+    with pytest.raises(UserError, match="--output is 7, must be from 8"):
+        replace(PRESETS["mixed"], output=7)
 
 
 # --- processes ----------------------------------------------------------------------------------------------------------------------
@@ -150,7 +154,7 @@ def test_every_rung_that_exists_is_climbed(climbed: LadderResult) -> None:
     assert [by[k].status for k in OURS] == ["done"] * 4
     assert by["transformers"].status == "missing" and "--transformers-python" in by["transformers"].why
     for key in ("kv_int8", "ngram"):
-        assert by[key].status == ("missing" if missing(by[key].rung) else "done"), by[key]
+        assert by[key].status == "done", by[key]
     assert climbed.left == 0
     for r in climbed.rungs:
         if r.status == "done":

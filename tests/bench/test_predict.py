@@ -54,7 +54,7 @@ def asked(model: str, file: Path, **more: Any) -> predict.PredictOptions:
 
 def on_a_clock(workload: Any, seconds: float = 0.25) -> Driven:
     program = clock_program(lambda spans, shared: seconds, (64,))
-    core = engine(program, Budget(tokens=64, sequences=4, itl_slack=None), 256, program.read)
+    core = engine(program, Budget(tokens=64, sequences=4, itl_slack=None), 256, clock=program.read)
 
     def sleep(for_s: float) -> None:
         program.now += for_s

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ridgeline.bench.runner import Array, Ids, OneSequence
 from ridgeline.engine.loader import OpenModel, load_program, open_model
 from ridgeline.engine.words import open_words
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, within
 from ridgeline.options import Options
 from ridgeline.types import KvDtype
 
@@ -37,10 +37,8 @@ class AccuracyOptions:
     kv_dtypes: tuple[KvDtype, ...] = ("f32", "f16", "bf16")
 
     def __post_init__(self) -> None:
-        for name, low in (("positions", 1), ("window", 2)):
-            value = getattr(self, name)
-            if value < low:
-                raise UserError(f"--{name} is {value}, must be at least {low}", field=f"--{name}", value=value, limit=low)
+        within("--positions", self.positions, 1)
+        within("--window", self.window, 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, one_of, within
 from ridgeline.graph.step import Int32Array
 from ridgeline.kv.index import ABSENT
 from ridgeline.kv.manager import CachePolicy, KvCache, Table
@@ -33,14 +33,9 @@ class BlocksOptions:
 
     def __post_init__(self) -> None:
         for name, low in (("block_size", 1), ("blocks", 1), ("n", 1), ("gen", 0)):
-            value = getattr(self, name)
-            if value < low:
-                flag = "--" + name.replace("_", "-")
-                raise UserError(f"{flag} is {value}, must be at least {low}", field=flag, value=value, limit=low)
+            within("--" + name.replace("_", "-"), getattr(self, name), low)
         for policy in self.policies:
-            if policy not in POLICIES:
-                text = f"--policy is {policy!r}, must be one of {', '.join(POLICIES)}"
-                raise UserError(text, field="--policy", value=policy, limit=POLICIES)
+            one_of("--policy", policy, POLICIES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ridgeline.bench.machine_load import busy_warning
 from ridgeline.bench.peer import batched_command, batched_tok_s, find_binary
 from ridgeline.bench.rates import Rates, branch_seconds
 from ridgeline.engine.loader import LoadedModel, load
-from ridgeline.errors import UserError
+from ridgeline.errors import one_of, within
 from ridgeline.kv.manager import KvCache
 from ridgeline.options import Options
 
@@ -48,12 +48,9 @@ class EngineBenchOptions:
 
     def __post_init__(self) -> None:
         for name in ("seqs", "prompt", "gen", "repeat"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} is {getattr(self, name)}, must be at least 1", field=f"--{name}", value=getattr(self, name))
+            within(f"--{name}", getattr(self, name), 1)
         for scenario in self.scenarios:
-            if scenario not in SCENARIOS:
-                text = f"--scenario is {scenario!r}, must be one of {', '.join(SCENARIOS)}"
-                raise UserError(text, field="--scenario", value=scenario, limit=SCENARIOS)
+            one_of("--scenario", scenario, SCENARIOS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from time import sleep
 from typing import Any
 
-import numpy as np
-
 from ridgeline.bench.drive import drive
-from ridgeline.bench.machine_load import cpu_time
+from ridgeline.bench.lengths import PromptFit, check_rising
+from ridgeline.bench.machine_load import cpu_time, own_rss
 from ridgeline.bench.workloads import Job, Lengths, OpenLoop, Tokens
 from ridgeline.engine.loader import LoadedModel, load, make_core
-from ridgeline.errors import UserError
+from ridgeline.errors import within
 from ridgeline.options import Options
 
 Say = Callable[[str], None]
@@ -36,13 +34,9 @@ class FeelOptions:
     output: int = 64
 
     def __post_init__(self) -> None:
-        rising = all(a < b for a, b in zip(self.lengths, self.lengths[1:], strict=False))
-        if len(self.lengths) < 3 or not rising or self.lengths[0] < 1:
-            text = ",".join(map(str, self.lengths))
-            raise UserError(f"--lengths is {text}: at least three rising numbers of tokens are needed", field="--lengths", value=text)
-        for name, value in (("--users", self.users), ("--prompt", self.prompt), ("--output", self.output)):
-            if not 1 <= value <= 4096:
-                raise UserError(f"{name} is {value}, must be from 1 to 4096", field=name, value=value, limit=(1, 4096))
+        check_rising(self.lengths)
+        for name in ("users", "prompt", "output"):
+            within(f"--{name}", getattr(self, name), 1, 4096)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +61,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class FeelReport:
-    """ttft_fit: a, b, c of a + b n + c n^2 seconds. others: share of the processors that others had meanwhile, steal included."""
+    """others: share of the processors that others had meanwhile, steal included."""
 
     model: str
     threads: int
@@ -76,7 +70,7 @@ class FeelReport:
     weights_bytes: int
     load_s: float
     rows: tuple[LengthRow, ...]
-    ttft_fit: tuple[float, float, float]
+    ttft_fit: PromptFit
     one_by_one: tuple[Waiting, ...]
     together: tuple[Waiting, ...]
     others: float
@@ -87,26 +81,26 @@ class FeelReport:
 
 def run(asked: FeelOptions, say: Say = lambda line: None) -> FeelReport:
     """Raises `UserError` for a model that cannot be loaded or prompts that do not fit."""
-    before, begun = resident_bytes(), cpu_time()
+    before, begun = own_rss(), cpu_time()
     model = load(asked.options)
-    loaded = resident_bytes()
+    loaded = own_rss()
     say("prompts of rising length")
     drive(make_core(model), model.text, OpenLoop("warm", [Job("w", 0.0, Tokens(1).fresh(asked.lengths[0]), 4)]), sleep)
     rows = tuple(_length(model, n) for n in asked.lengths)
-    c, b, a = np.polyfit([r.tokens for r in rows], [r.ttft_s for r in rows], 2)
+    fit = PromptFit.to([r.tokens for r in rows], [r.ttft_s for r in rows])
     say(f"{asked.users} people, one after the other, then together")
     alone, together = (_people(model, asked, seqs) for seqs in (1, max(2, asked.users)))
     during = cpu_time() - begun
     return FeelReport(
         model.plan.model, model.plan.threads, before, loaded, int(getattr(model.program, "weight_bytes", 0)), model.load_s, rows,
-        (float(a), float(b), float(c)), alone, together, during.steal + during.others,
+        fit, alone, together, during.steal + during.others,
     )  # fmt: skip
 
 
 def _length(model: LoadedModel, tokens: int) -> LengthRow:
     done = drive(make_core(model), model.text, OpenLoop("one", [Job("r", 0.0, Tokens(2).fresh(tokens), 1)]), sleep)
     per_token = model.plan.kv_bytes / max(1, model.plan.blocks[0] * model.plan.block_size)
-    return LengthRow(tokens, done.lives[0].first_s, resident_bytes(), round(tokens * per_token))
+    return LengthRow(tokens, done.lives[0].first_s, own_rss(), round(tokens * per_token))
 
 
 def _people(model: LoadedModel, asked: FeelOptions, seqs: int) -> tuple[Waiting, ...]:
@@ -116,14 +110,6 @@ def _people(model: LoadedModel, asked: FeelOptions, seqs: int) -> tuple[Waiting,
     jobs = [Job(f"user {i + 1}", 0.0, tokens.fresh(lengths.prompt), lengths.output) for i in range(asked.users)]
     done = drive(core, model.text, OpenLoop("people", jobs), sleep)
     return tuple(Waiting(live.job.id, live.admitted_s, live.first_s, live.end_s) for live in done.lives)
-
-
-def resident_bytes(path: Path = Path("/proc/self/statm")) -> int:
-    """Of this process, now; 0 where the system does not say."""
-    try:
-        return int(path.read_text("utf8").split()[1]) * 4096
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def render(report: FeelReport) -> str:
@@ -139,8 +125,7 @@ def render(report: FeelReport) -> str:
     for r in report.rows:
         bar = "#" * max(1, round(BAR * r.ttft_s / most))
         lines.append(f"{r.tokens:6}  {r.ttft_s:6.3f}  {_mb(r.resident_bytes):>9}  {_mb(r.kv_bytes):>9}  {bar}")
-    a, b, c = report.ttft_fit
-    lines.append(f"fit: {a * 1e3:.1f} ms + {b * 1e6:.1f} us n + {c * 1e9:.2f} ns n^2\n")
+    lines.append(f"fit: {report.ttft_fit}\n")
     for title, people in (("one after the other", report.one_by_one), ("together", report.together)):
         lines += _queue(title, people, max(w.end_s for w in report.one_by_one))
     saved = report.one_by_one[-1].first_s / max(1e-9, report.together[-1].first_s)

@@ -17,13 +17,13 @@ from typing import Any
 
 from ridgeline.bench.batch import clock_text
 from ridgeline.bench.ladder_numbers import Numbers, numbers, numbers_from
-from ridgeline.bench.ladder_plan import RUNGS, Load, Rung, missing, options_of, prompts
+from ridgeline.bench.ladder_plan import RUNGS, Load, Rung, options_of, prompts
 from ridgeline.bench.ladder_predict import predict
 from ridgeline.bench.ladder_state import LadderState
 from ridgeline.bench.record import now
 from ridgeline.engine.loader import open_model
 from ridgeline.engine.words import open_words
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, one_of, within
 from ridgeline.options import Options
 
 Say = Callable[[str], None]
@@ -54,20 +54,12 @@ class LadderOptions:
 
     def __post_init__(self) -> None:
         for name in self.rungs:
-            if name not in {r.key for r in RUNGS}:
-                known = ", ".join(r.key for r in RUNGS)
-                raise UserError(f"--rung is {name!r}, must be one of {known}", field="--rung", value=name, limit=known)
-        if not 1 <= self.rounds <= 100:
-            raise UserError(f"--rounds is {self.rounds}, must be from 1 to 100", field="--rounds", value=self.rounds, limit=(1, 100))
-        if not 0 <= self.hf_requests <= self.load.requests:
-            text = f"--transformers-requests is {self.hf_requests}, must be from 0 to {self.load.requests}"
-            raise UserError(text, field="--transformers-requests", value=self.hf_requests, limit=self.load.requests)
+            one_of("--rung", name, [r.key for r in RUNGS])
+        within("--rounds", self.rounds, 1, 100)
+        within("--transformers-requests", self.hf_requests, 0, self.load.requests)
         if self.python is not None and not self.python.exists():
             raise UserError(f"--transformers-python {self.python}: no such file", field="--transformers-python", value=str(self.python))
-        if self.hf_dtype not in ("float32", "bfloat16", "float16"):
-            raise UserError(
-                f"--transformers-dtype is {self.hf_dtype!r}, must be float32, bfloat16 or float16", field="--transformers-dtype"
-            )
+        one_of("--transformers-dtype", self.hf_dtype, ("float32", "bfloat16", "float16"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +125,7 @@ class _Ladder:
         """Why a rung is not climbed; None when it is."""
         if rung.engine == "transformers" and self.asked.python is None:
             return "not installed here: name a Python that has torch and transformers with --transformers-python"
-        return missing(rung)
+        return None
 
     def spec(self, rung: Rung) -> dict[str, Any]:
         """All that a cell is told."""

@@ -1,11 +1,10 @@
 """What a ladder climbs: its workload and its rungs, as data. Each rung adds one thing to the one before.
 
-Knows which options a rung needs and whether this program has them. Runs nothing.
+Knows which options a rung needs. Runs nothing.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,8 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ridgeline.bench.corpus import Corpus
-from ridgeline.errors import UserError
-from ridgeline.options import KV_DTYPE_NAMES, Options
+from ridgeline.errors import within
 from ridgeline.text.tokenizer import Tokenizer
 
 Domain = Literal["prose", "code"]
@@ -35,14 +33,8 @@ class Load:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, low in (("requests", 1), ("shared", 0), ("own", 1), ("output", 2), ("output_low", 0), ("slots", 1)):
-            value = getattr(self, name)
-            if not low <= value <= 1 << 20:
-                raise UserError(
-                    f"--{name} is {value}, must be from {low} to {1 << 20}", field=f"--{name}", value=value, limit=(low, 1 << 20)
-                )
-        if self.domain not in ("prose", "code"):
-            raise UserError(f"--domain is {self.domain!r}, must be prose or code", field="--domain", value=self.domain)
+        for name, low in (("requests", 1), ("shared", 0), ("own", 1), ("output", max(2, self.output_low)), ("slots", 1)):
+            within(f"--{name}", getattr(self, name), low, 1 << 20)
 
     @property
     def longest(self) -> int:
@@ -111,23 +103,10 @@ RUNGS: tuple[Rung, ...] = (
 
 
 def options_of(key: str) -> dict[str, Any]:
-    """Engine options of a rung: its own and those of all rungs below, as far as this program has them."""
+    """Engine options of a rung: its own and those of all rungs below."""
     found: dict[str, Any] = {}
     for rung in RUNGS:
-        if missing(rung) is None:
-            found |= rung.options
+        found |= rung.options
         if rung.key == key:
-            return found
-    known = ", ".join(r.key for r in RUNGS)
-    raise UserError(f"there is no rung {key!r}, rungs are {known}", field="--rung", value=key, limit=known)
-
-
-def missing(rung: Rung) -> str | None:
-    """Why a rung cannot exist in this program; None when it can."""
-    known = {f.name for f in dataclasses.fields(Options)}
-    for name, value in rung.options.items():
-        if name not in known:
-            return f"this version has no option {name}"
-        if name == "kv_cache_dtype" and value not in KV_DTYPE_NAMES:
-            return f"this version has no {value} KV cache"
-    return None
+            break
+    return found

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import log
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ridgeline.bench.probe import machine
 from ridgeline.bench.runner import Ids, OneSequence, random_tokens
 from ridgeline.engine.loader import load_program, open_model
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, within
 from ridgeline.graph.step import Span
 from ridgeline.kv.layout import bytes_per_token
 from ridgeline.options import Options
@@ -37,12 +38,8 @@ class LengthOptions:
     repeat: int = 3
 
     def __post_init__(self) -> None:
-        if self.repeat < 1:
-            raise UserError(f"--repeat is {self.repeat}, must be at least 1", field="--repeat", value=self.repeat, limit=1)
-        if len(self.lengths) < 3 or any(b <= a for a, b in zip(self.lengths, self.lengths[1:], strict=False)) or self.lengths[0] < 1:
-            text = ",".join(map(str, self.lengths))
-            remedy = "give at least three rising numbers of tokens, e.g. 128,256,512,1024"
-            raise UserError(f"--lengths is {text}: {remedy}", field="--lengths", value=text)
+        within("--repeat", self.repeat, 1)
+        check_rising(self.lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +58,14 @@ class LengthRow:
 
 @dataclass(frozen=True, slots=True)
 class LengthReport:
-    """ttft_fit: a, b, c of a + b n + c n^2 seconds. growth: exponents of the time of a token without the cache over the last two
+    """growth: exponents of the time of a token without the cache over the last two
     lengths, measured and by the roofline; the whole answer costs one power more. slope_*: seconds that a token of context adds to a
     cached step, and KV bytes over bandwidth. identical: the same tokens and logits, bit for bit, both ways."""
 
     model: str
     threads: int
     rows: tuple[LengthRow, ...]
-    ttft_fit: tuple[float, float, float]
+    ttft_fit: PromptFit
     growth_measured: float
     growth_predicted: float
     slope_s: float
@@ -79,6 +76,33 @@ class LengthReport:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def check_rising(lengths: Sequence[int]) -> None:
+    """Raises `UserError` for lengths through which no curve can be fitted."""
+    if len(lengths) < 3 or any(b <= a for a, b in pairwise(lengths)) or lengths[0] < 1:
+        text = ",".join(map(str, lengths))
+        remedy = "give at least three rising numbers of tokens, e.g. 128,256,512,1024"
+        raise UserError(f"--lengths is {text}: {remedy}", field="--lengths", value=text)
+
+
+class PromptFit(NamedTuple):
+    """Seconds of a prompt of n tokens: start + per_token n + per_pair n^2."""
+
+    start: float
+    per_token: float
+    per_pair: float
+
+    @classmethod
+    def to(cls, tokens: Sequence[float], seconds: Sequence[float]) -> PromptFit:
+        """Least squares."""
+        return cls(*(float(v) for v in np.polyfit(tokens, seconds, 2)[::-1]))
+
+    def at(self, n: float) -> float:
+        return self.start + self.per_token * n + self.per_pair * n**2
+
+    def __str__(self) -> str:
+        return f"{self.start * 1e3:.2f} ms + {self.per_token * 1e6:.2f} us n + {self.per_pair * 1e9:.3f} ns n^2"
 
 
 class _Lengths:
@@ -135,11 +159,10 @@ def run(asked: LengthOptions, say: Say = lambda line: None) -> LengthReport:
         say(f"measuring a context of {n} tokens")
         rows.append(work.row(n))
     lengths = [float(r.tokens) for r in rows]
-    c, b, a = np.polyfit(lengths, [r.ttft_s for r in rows], 2)
     slope = float(np.polyfit(lengths, [r.cached_s for r in rows], 1)[0])
     kv_bytes = bytes_per_token(work.program.graph.caches, work.plan.kv_dtype, beyond_windows=True)
     return LengthReport(
-        model=work.plan.model, threads=work.plan.threads, rows=tuple(rows), ttft_fit=(float(a), float(b), float(c)),
+        model=work.plan.model, threads=work.plan.threads, rows=tuple(rows), ttft_fit=PromptFit.to(lengths, [r.ttft_s for r in rows]),
         growth_measured=_growth(lengths, [r.uncached_s for r in rows]),
         growth_predicted=_growth(lengths, [r.predicted_uncached_s for r in rows]),
         slope_s=slope, slope_predicted_s=kv_bytes / (work.machine.read_gb_s * 1e9), kv_bytes_per_token=kv_bytes,
@@ -154,7 +177,7 @@ def _growth(lengths: Sequence[float], seconds: Sequence[float]) -> float:
 
 def render(report: LengthReport) -> str:
     """The report for people."""
-    r, (a, b, c), gb_s = report, report.ttft_fit, report.machine.read_gb_s
+    r, gb_s = report, report.machine.read_gb_s
     lines = [
         f"{r.model}, {r.threads} threads: medians, in brackets the roofline's least",
         f"  {'context':>8}{'first token, ms':>26}{'next token, cache, ms':>26}{'next token, no cache, ms':>28}{'cache gains':>13}",
@@ -164,7 +187,7 @@ def render(report: LengthReport) -> str:
         ttft, cached, uncached = (f"{1e3 * got:.2f} ({1e3 * least:.2f})" for got, least in cells)
         lines.append(f"  {row.tokens:>8}{ttft:>26}{cached:>26}{uncached:>28}{row.uncached_s / row.cached_s:>12.0f}x")
     lines += [
-        f"  first token: {1e3 * a:.2f} ms + {1e6 * b:.2f} us n + {1e9 * c:.3f} ns n^2",
+        f"  first token: {r.ttft_fit}",
         f"  next token with the cache: {1e9 * r.slope_s:.1f} ns more for each token of context;"
         f" its {r.kv_bytes_per_token:,} bytes of KV take {1e9 * r.slope_predicted_s:.1f} ns at {gb_s:.1f} GB/s",
         f"  next token without it: like n^{r.growth_measured:.2f}, roofline n^{r.growth_predicted:.2f} (n^2 where attention outweighs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from ridgeline.bench.lengths import LengthReport, LengthRow
+from ridgeline.bench.lengths import LengthReport
 from ridgeline.bench.record import command_line
 from ridgeline.bench.report_schema import Ceiling, Line, Plot, Prediction, ReportDocument, Setup
 
@@ -27,9 +27,8 @@ def document(r: LengthReport, version: str) -> ReportDocument:
             ("TTFT ms", row.predicted_ttft_s, row.ttft_s), ("next token ms, with the cache", row.predicted_cached_s, row.cached_s),
         )
     )  # fmt: skip
-    a, b, c = r.ttft_fit
     notes = (
-        f"TTFT = {a * 1e3:.3g} ms + {b * 1e6:.3g} us n + {c * 1e9:.3g} ns n^2, fitted to the measured lengths n.",
+        f"TTFT = {r.ttft_fit}, fitted to the measured lengths n.",
         f"Without the cache the time of a token grows with power {r.growth_measured:.2f} of the context (roofline: "
         f"{r.growth_predicted:.2f}), and the whole answer with one power more.",
         f"With it each token of context adds {r.slope_s * 1e9:.3g} ns to a step; its {r.kv_bytes_per_token:,} bytes of KV over the "
@@ -41,12 +40,10 @@ def document(r: LengthReport, version: str) -> ReportDocument:
 
 
 def _plots(r: LengthReport) -> tuple[Plot, ...]:
-    a, b, c = r.ttft_fit
-
     def line(name: str, value: str, label: str = "measured") -> Line:
-        return Line(name, tuple((float(row.tokens), 1e3 * _seconds(row, value)) for row in r.rows), label)
+        return Line(name, tuple((float(row.tokens), 1e3 * getattr(row, value)) for row in r.rows), label)
 
-    fit = Line("fit", tuple((float(row.tokens), 1e3 * (a + b * row.tokens + c * row.tokens**2)) for row in r.rows), FITTED)
+    fit = Line("fit", tuple((float(row.tokens), 1e3 * r.ttft_fit.at(row.tokens)) for row in r.rows), FITTED)
     first = (line("measured", "ttft_s"), fit, line("roofline's fastest", "predicted_ttft_s", FASTEST))
     following = (
         line("with the KV cache", "cached_s"), line("without it", "uncached_s"),
@@ -57,8 +54,3 @@ def _plots(r: LengthReport) -> tuple[Plot, ...]:
         Plot("Time to the first token", "tokens of the prompt", "ms", first, log_x=True, log_y=True),
         Plot("Time of one more token", "tokens of context", "ms", following, log_x=True, log_y=True),
     )
-
-
-def _seconds(row: LengthRow, name: str) -> float:
-    value: float = getattr(row, name)
-    return value

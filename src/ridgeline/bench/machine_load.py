@@ -128,6 +128,12 @@ def tree_rss(root: int, proc: Path = Path("/proc")) -> int | None:
     return sum(pages) * os.sysconf("SC_PAGE_SIZE") if pages else None
 
 
+def own_rss(proc: Path = Path("/proc")) -> int:
+    """Resident bytes of this process, 0 where the system does not say."""
+    fields = _stat(proc / "self")
+    return 0 if fields is None else int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _stat(folder: Path) -> list[str] | None:
     """Fields of /proc/PID/stat behind the name: state, parent, ..."""
     try:

@@ -19,7 +19,7 @@ from ridgeline.bench.peer import Kind, Peer, find_binary
 from ridgeline.bench.probe import FULL_SECONDS, probe
 from ridgeline.bench.runner import OneSequence, random_tokens, timed_ops
 from ridgeline.engine.loader import OpenModel, load_program, open_model
-from ridgeline.errors import UserError
+from ridgeline.errors import within
 from ridgeline.graph.ops import Linear, LinearGroup
 from ridgeline.options import Options
 from ridgeline.planner.hardware import Machine
@@ -41,8 +41,7 @@ class MicroOptions:
 
     def __post_init__(self) -> None:
         for name in ("prompt", "gen", "repeat"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} is {getattr(self, name)}, must be at least 1", field=f"--{name}", value=getattr(self, name))
+            within(f"--{name}", getattr(self, name), 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from ridgeline.bench.workloads import ClosedLoop, Lengths, Workload, poisson
 from ridgeline.engine.loader import LoadedModel, OpenModel, load_program, make_core, open_model
 from ridgeline.engine.request import Limits
 from ridgeline.engine.words import open_words
-from ridgeline.errors import FileFormatError, UserError
+from ridgeline.errors import FileFormatError, UserError, within
 from ridgeline.formats.kept import write_json
 from ridgeline.options import Options
 from ridgeline.planner.calibration import CalibratedSeconds, Calibration
@@ -58,13 +58,12 @@ class PredictOptions:
     measure_s: float = 3600.0
 
     def __post_init__(self) -> None:
-        lists = {"--prompts": self.prompts, "--users": self.users, "--output": (self.output,), "--repeat": (self.repeat,)}
+        lists = {"--prompt": self.prompts, "--users": self.users, "--output": (self.output,), "--repeat": (self.repeat,)}
         for name, values in lists.items():
             for value in values:
-                if not 1 <= value <= 1 << 20:
-                    raise UserError(f"{name} is {value}, must be from 1 to {1 << 20}", field=name, value=value, limit=(1, 1 << 20))
+                within(name, value, 1, 1 << 20)
         if not self.prompts or not self.users:
-            raise UserError("no cell to predict: give --prompts and --users", field="--prompts", value=self.prompts)
+            raise UserError("no cell to predict: give --prompt and --users", field="--prompt", value=self.prompts)
 
 
 @dataclass(frozen=True, slots=True)

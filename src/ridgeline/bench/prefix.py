@@ -18,7 +18,7 @@ from ridgeline.bench.corpus import Corpus
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.loader import LoadedModel, load, make_core
 from ridgeline.engine.request import EngineRequest, prepare
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, within
 from ridgeline.graph.caches import cache_groups
 from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.options import Options
@@ -42,11 +42,7 @@ class PrefixOptions:
 
     def __post_init__(self) -> None:
         for name, low in (("requests", 2), ("shared", 32), ("own", 1), ("output", 1)):
-            value = getattr(self, name)
-            if not low <= value <= 1 << 20:
-                raise UserError(
-                    f"--{name} is {value}, must be from {low} to {1 << 20}", field=f"--{name}", value=value, limit=(low, 1 << 20)
-                )
+            within(f"--{name}", getattr(self, name), low, 1 << 20)
 
 
 @dataclass(frozen=True, slots=True)

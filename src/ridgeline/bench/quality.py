@@ -19,7 +19,7 @@ from ridgeline.bench.quality_tasks import Answers, Asker, lookup_task, shipped_t
 from ridgeline.bench.runner import OneSequence
 from ridgeline.engine.loader import load_program, open_model
 from ridgeline.engine.words import Words, open_words
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, within
 from ridgeline.options import Options
 
 Say = Callable[[str], None]
@@ -42,9 +42,9 @@ class Gate:
     def __post_init__(self) -> None:
         for name in ("kl", "kl_p999", "top1", "ppl", "tasks", "needles"):
             value = getattr(self, name)
-            if value is not None and not (0 <= value <= (1 if name == "top1" else 1e6)):
+            if value is not None:
                 option = {"top1": "--min-top1", "kl_p999": "--max-kl-p999"}.get(name, f"--max-{name}")
-                raise UserError(f"{option} is {value:g}, must be 0 or more", field=option, value=value, limit=0)
+                within(option, value, 0, 1 if name == "top1" else 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,7 @@ class QualityOptions:
         for name, values in limits.items():
             low = 128 if name == "--needle" else 16
             for value in values:
-                if not low <= value <= 1 << 20:
-                    raise UserError(f"{name} is {value}, must be from {low} to {1 << 20}", field=name, value=value, limit=(low, 1 << 20))
+                within(name, value, low, 1 << 20)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from ridgeline.engine.request import EngineRequest, prepare
 from ridgeline.engine.speculate import Speculator
 from ridgeline.engine.speculators import make_speculator
 from ridgeline.engine.trace import StepTrace, Trace
-from ridgeline.errors import UserError
+from ridgeline.errors import one_of, within
 from ridgeline.options import Options, SpeculativeConfig, speculative_config
 from ridgeline.types import SamplingParams
 
@@ -45,13 +45,11 @@ class SpecBenchOptions:
 
     def __post_init__(self) -> None:
         for name in self.domains:
-            if name not in DOMAINS:
-                text = f"--domain is {name!r}, must be one of {', '.join(DOMAINS)}"
-                raise UserError(text, field="--domain", value=name, limit=DOMAINS)
-        if not self.drafts or any(not 1 <= k <= 16 for k in self.drafts):
-            raise UserError(f"--drafts are {self.drafts}, must be from 1 to 16", field="--drafts", value=str(self.drafts), limit=(1, 16))
-        if self.gen < 2 or self.repeat < 1:
-            raise UserError("--gen must be at least 2 and --repeat at least 1", field="--gen", value=self.gen)
+            one_of("--domain", name, DOMAINS)
+        for count in self.drafts or (0,):
+            within("--drafts", count, 1, 16)
+        within("--gen", self.gen, 2)
+        within("--repeat", self.repeat, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ridgeline.errors import FileFormatError, UserError
+from ridgeline.errors import FileFormatError, UserError, within
 from ridgeline.graph.step import Int32Array
 
 MAX_TRACE_BYTES = 1 << 30
@@ -58,11 +58,7 @@ class Lengths:
 
     def __post_init__(self) -> None:
         for name in ("prompt", "output"):
-            value = getattr(self, name)
-            if not 1 <= value <= MAX_TOKENS:
-                raise UserError(
-                    f"--{name} is {value}, must be from 1 to {MAX_TOKENS}", field=f"--{name}", value=value, limit=(1, MAX_TOKENS)
-                )
+            within(f"--{name}", getattr(self, name), 1, MAX_TOKENS)
         if not 0 <= self.spread < 1:
             raise UserError(f"--spread is {self.spread:g}, must be from 0 to below 1", field="--spread", value=self.spread, limit=(0, 1))
 
@@ -114,12 +110,12 @@ def poisson(count: int, rate: float, lengths: Lengths, seed: int = 0, prefix: in
 
 def bursts(count: int, rate: float, size: int, lengths: Lengths, seed: int = 0, prefix: int = 0) -> OpenLoop:
     """Groups of `size` requests at one moment, the groups Poisson, `rate` requests/s in all."""
-    _positive("--burst", size)
+    within("--burst", size, 1, MAX_TOKENS)
     return OpenLoop("bursts", list(_arrivals(count, rate, size, lengths, seed, prefix)))
 
 
 def _arrivals(count: int, rate: float, size: int, lengths: Lengths, seed: int, prefix: int) -> Iterator[Job]:
-    _positive("--requests", count)
+    within("--requests", count, 1, MAX_TOKENS)
     if not (rate > 0 and math.isfinite(rate)):
         raise UserError(f"--rate is {rate:g}, must be above 0", field="--rate", value=rate, limit=0)
     rng, tokens, now = np.random.default_rng(seed), Tokens(seed), 0.0
@@ -138,8 +134,8 @@ class ClosedLoop:
     name = "closed"
 
     def __init__(self, count: int, users: int, lengths: Lengths, seed: int = 0, prefix: int = 0) -> None:
-        _positive("--requests", count)
-        _positive("--users", users)
+        within("--requests", count, 1, MAX_TOKENS)
+        within("--users", users, 1, MAX_TOKENS)
         self._count, self._users, self._lengths = count, users, lengths
         self._rng, self._tokens, self._made = np.random.default_rng(seed), Tokens(seed), 0
         self._shared = self._tokens.named("system", prefix)
@@ -178,7 +174,7 @@ class Agents:
         think_s: float = 1.0,
     ) -> None:
         for option, value in (("--requests", sessions), ("--turns", turns), ("--roles", roles)):
-            _positive(option, value)
+            within(option, value, 1, MAX_TOKENS)
         self._turns, self._lengths, self._think = turns, lengths, think_s
         self._rng, self._tokens = np.random.default_rng(seed), Tokens(seed)
         now, first = 0.0, []
@@ -247,7 +243,3 @@ def _whole(found: dict[str, Any], key: str, where: str) -> int:
         raise FileFormatError(f"{where}: {key} is {value!r}, must be a whole number from 1 to {MAX_TOKENS}", field=key, value=value)
     return value
 
-
-def _positive(option: str, value: int) -> None:
-    if not 1 <= value <= MAX_TOKENS:
-        raise UserError(f"{option} is {value}, must be from 1 to {MAX_TOKENS}", field=option, value=value, limit=(1, MAX_TOKENS))

@@ -23,11 +23,9 @@ def _time(name: str, help_: str) -> Any:
 def _load(preset: str, given: dict[str, int | None]) -> Any:
     """The preset with what was given in its place."""
     from ridgeline.bench.ladder_plan import PRESETS
-    from ridgeline.errors import UserError
+    from ridgeline.errors import one_of
 
-    if preset not in PRESETS:
-        known = ", ".join(PRESETS)
-        raise UserError(f"--preset is {preset!r}, must be one of {known}", field="--preset", value=preset, limit=known)
+    one_of("--preset", preset, PRESETS)
     changes: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     return replace(PRESETS[preset], **changes)
 
