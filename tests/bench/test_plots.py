@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.bench.plots import Note, Rule, Series, cdf_plot, line_plot, roofline_plot
-from ridgeline.bench.plots_bars import Group, Stay, bar_plot, gantt_plot, stack_plot, waterfall_plot
+from ridgeline.bench.plots_bars import MOST_ROWS, Group, bar_plot, gantt_plot, stack_plot, waterfall_plot
+from ridgeline.bench.report_schema import Bar
 from ridgeline.bench.svg import STYLE, Axis, esc, linear_ticks, log_ticks, scale_of, short
 
 X, Y = Axis("load"), Axis("tok/s")
@@ -91,7 +92,7 @@ def test_any_numbers_make_a_picture(points: list[tuple[float, float]], log_x: bo
 def test_any_words_are_safe(words: str) -> None:
     found = line_plot(words, Axis(words), Y, [Series(words, [(1, 1), (2, 2)])], rules=[Rule("x", 1, words)], note=words)
     parsed(found)
-    parsed(gantt_plot(words, [Stay(words, 0, 1, 2, 3)], note=words))
+    parsed(gantt_plot(words, [Bar(words, 0, 1, 2, 3)], note=words))
     parsed(bar_plot(words, Axis(words), (words, "b"), [Group(words, [1, None], words)], rule=1.0, rule_words=words))
     assert "<" not in esc(words) and '"' not in esc(words)
 
@@ -127,11 +128,11 @@ def test_a_waterfall_rises_and_falls() -> None:
 
 
 def test_a_gantt_shows_phases_in_order_and_what_it_leaves_out() -> None:
-    stays = [Stay(f"r{i}", i, i + 1.0, i + 2.0, i + 4.0) for i in range(60)]
-    found = gantt_plot("G", stays, until=100.0, note="idle 12%", most=10)
-    assert "idle 12%. The first 10 of 60 requests" in texts(found)
+    stays = [Bar(f"r{i}", i, i + 1.0, i + 2.0, i + 4.0) for i in range(60)]
+    found = gantt_plot("G", stays, until=100.0, note="idle 12%")
+    assert "idle 12%. The first 48 of 60 requests" in texts(found)
     bars = [r for r in parsed(found).iter("rect") if len(r)]
-    assert len(bars) == 30 and bars[0].findtext("title") == "r0 waits: 1.000 s"
+    assert len(bars) == 3 * MOST_ROWS and bars[0].findtext("title") == "r0 waits: 1.000 s"
     ends = [float(r.get("x", "nan")) + float(r.get("width", "nan")) for r in bars[:3]]
     assert ends == sorted(ends)
     assert texts(gantt_plot("G", [])) == ["G", "no request had an answer"]
@@ -139,6 +140,6 @@ def test_a_gantt_shows_phases_in_order_and_what_it_leaves_out() -> None:
 
 def test_every_class_that_is_drawn_has_a_style() -> None:
     drawn = line_plot("T", X, Y, [Series(str(i), [(1, i), (2, i)]) for i in range(9)], rules=[Rule("y", 1, "w")], notes=[Note(1, 1, "n")])
-    drawn += waterfall_plot("W", "u", [("a", 0, 1), ("b", 1, 0)]) + gantt_plot("G", [Stay("a", 0, 1, 2, 3)])
+    drawn += waterfall_plot("W", "u", [("a", 0, 1), ("b", 1, 0)]) + gantt_plot("G", [Bar("a", 0, 1, 2, 3)])
     used = {c for classes in re.findall(r'class="([^"]*)"', drawn) for c in classes.split()}
     assert used - {"wide", "d0"} <= set(re.findall(r"\.([a-z]\w*)", STYLE))

@@ -10,11 +10,12 @@ import pytest
 from tests.bench.test_simulate import fleet, job
 
 from ridgeline.bench.outcome import Promise, outcome
+from ridgeline.bench.plots_bars import MOST_ROWS
 from ridgeline.bench.report import report
 from ridgeline.bench.report_json import documents_of, read_documents, to_json
 from ridgeline.bench.report_schema import Setup
 from ridgeline.bench.simulate import simulate
-from ridgeline.bench.simulate_report import BARS, document
+from ridgeline.bench.simulate_report import document
 from ridgeline.bench.workloads import OpenLoop
 from ridgeline.cli import main
 
@@ -28,7 +29,7 @@ def test_bars_are_the_runs_own_times() -> None:
     found = document("t", runs, Setup())
     assert documents_of(json.loads(json.dumps(to_json(found))), "f") == [found]
     for chart, (name, run, result) in zip(found.gantts, runs, strict=True):
-        assert chart.title == name and chart.idle == result["slots_idle"] and len(chart.bars) == BARS and chart.group == "<b>&"
+        assert chart.title == name and chart.idle == result["slots_idle"] and len(chart.bars) == MOST_ROWS and chart.group == "<b>&"
         for bar, live in zip(chart.bars, run.lives, strict=False):
             assert (bar.name, bar.arrival_s) == (live.job.id, live.job.arrival_s)
             assert (bar.first_s, bar.last_s) == (live.token_s[0], live.token_s[-1])
@@ -40,7 +41,7 @@ def test_bars_are_the_runs_own_times() -> None:
     gain = (found.gantts[1].output_tok_s or 0) / (found.gantts[0].output_tok_s or 1)
     assert f"continuous batching makes {gain:.2f}x the tokens per second of static batching." in page and gain > 1
     assert {(d.metric, d.name) for d in found.distributions} >= {("TTFT", "static batching"), ("ITL", "continuous batching")}
-    assert "<b>&" not in page and len(re.findall(r"<rect[^>]*><title>r\d+ generates", page)) == 2 * BARS
+    assert "<b>&" not in page and len(re.findall(r"<rect[^>]*><title>r\d+ generates", page)) == 2 * MOST_ROWS
 
 
 @pytest.mark.parametrize("batching", ["continuous", "both"])

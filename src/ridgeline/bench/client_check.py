@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
 from ridgeline.bench.client import Client, Target
 from ridgeline.bench.client_metrics import Slo, figures
+from ridgeline.bench.engines_process import Process, ended, free_port
 from ridgeline.bench.load import Load, Manner
 from ridgeline.bench.load_workloads import Session, Turn
 from ridgeline.errors import UserError
 
 TOLERANCE_MS, TOLERANCE = 2.0, 0.02
 CPU_LIMIT = 0.15
+READY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +55,12 @@ class Check:
 
 def check(streams: int, tok_s: float = 1000.0, seconds: float = 5.0) -> Check:
     """`streams` at once, `tok_s` together, each for about `seconds`. Raises `UserError` when the fake server does not start."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "ridgeline.bench.client_fake"], stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
-    )
-    try:
-        assert child.stdout is not None
-        line = child.stdout.readline().strip()
-        if not line.isdigit():
-            raise UserError("the fake server did not start", field="bench client", remedy="run: python -m ridgeline.bench.client_fake")
-        return asyncio.run(_check(Target.of(f"http://127.0.0.1:{line}"), streams, tok_s, seconds))
-    finally:
-        child.terminate()
-        child.wait(10)
+    port = free_port()
+    target = Target.of(f"http://127.0.0.1:{port}")
+    command = [sys.executable, "-m", "ridgeline.bench.client_fake", str(port)]
+    with TemporaryDirectory() as folder, ended(Process(command, Path(folder) / "log")) as server:
+        server.wait(target, "/health", READY_S)
+        return asyncio.run(_check(target, streams, tok_s, seconds))
 
 
 async def _check(target: Target, streams: int, tok_s: float, seconds: float) -> Check:

@@ -12,13 +12,11 @@ from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import Any
 
-FAULTS = ("none", "status", "error", "break", "empty", "hang", "garbage", "json", "nousage", "reset")
-
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Seconds until the role event (below 0: none), the first token, between events; tokens of an event; cached prompt tokens; a fault of
-    FAULTS; continuous: usage on every event. `text` is what each token says."""
+    """Seconds until the role event (below 0: none), the first token, between events; tokens of an event; cached prompt tokens;
+    continuous: usage on every event; fault: status, error, break, empty, hang, garbage, json, nousage or reset. `text`: of each token."""
 
     role: float = -1.0
     ttft: float = 0.0
@@ -42,9 +40,9 @@ class Script:
         return cls(**given)
 
 
-async def serve(host: str = "127.0.0.1", port: int = 0) -> asyncio.Server:
-    """Started; its port is in `sockets`. Each connection carries one request at a time."""
-    return await asyncio.start_server(_connection, host, port)
+async def serve(port: int = 0) -> asyncio.Server:
+    """Started on 127.0.0.1; its port is in `sockets`. Each connection carries one request at a time."""
+    return await asyncio.start_server(_connection, "127.0.0.1", port)
 
 
 async def _connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -151,11 +149,9 @@ def _words(asked: dict[str, Any]) -> int:
     return sum(len(text.split()) for text in texts)
 
 
-async def _main() -> None:
-    server = await serve()
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+async def _main(port: int) -> None:
+    await (await serve(port)).serve_forever()
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(_main()))
+    asyncio.run(_main(int(sys.argv[1])))

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ridgeline.bench.fragmentation import contiguous, held, paged
 from ridgeline.bench.replica import Live
 from ridgeline.bench.simulate import Run
+from ridgeline.bench.stats import Floats, summary
 from ridgeline.planner.price import per_million, rounded
 
-Floats = npt.NDArray[np.float64]
-PERCENTILES = (50, 90, 95, 99)
 MAX_PLACED = 5000  # requests whose memory is laid out again
 DEFINITIONS = {
     "ttft_ms": "arrival to first token = queue_ms + prefill_ms",
@@ -58,7 +56,7 @@ def outcome(run: Run, promise: Promise, usd_per_hour: Decimal | None = None) -> 
         "workload": run.workload, "requests": len(run.lives) + len(run.refused), "completed": len(done), "refused": len(run.refused),
         "refused_why": [f"{name}: {why}" for name, why in run.refused[:5]], "ended": dict(Counter(live.reason for live in run.lives)),
         "seconds": seconds, "steps": sum(r.steps for r in run.replicas), "prompt_tokens": asked, "output_tokens": made, **rates,
-        **{name: summary(values * 1e3) for name, values in series.items()},
+        **{name: _summed(values * 1e3) for name, values in series.items()},
         "prefix_hit_rate": _rate(sum(live.hit for live in done), asked), "preemptions": sum(live.preemptions for live in run.lives),
         **_machines(run), "kv_waste": _waste(run, done),
         "usd_per_hour": rounded(usd_per_hour), "usd_per_mtok": rounded(usd), "definitions": DEFINITIONS,
@@ -88,14 +86,6 @@ def met(live: Live, promise: Promise) -> bool:
     """Whether a request that has tokens kept both promises."""
     in_time = promise.ttft_s is None or live.first_s - live.job.arrival_s <= promise.ttft_s
     return in_time and (promise.itl_s is None or tpot(live) <= promise.itl_s) and live.reason == "length"
-
-
-def summary(values: Floats) -> dict[str, float] | None:
-    """Mean, percentiles and maximum; None of nothing."""
-    if len(values) == 0:
-        return None
-    cuts = np.percentile(values, PERCENTILES)
-    return {"mean": float(values.mean()), **{f"p{p}": float(c) for p, c in zip(PERCENTILES, cuts, strict=True)}, "max": float(values.max())}
 
 
 def _machines(run: Run) -> dict[str, Any]:
@@ -129,6 +119,11 @@ def usage_over_time(run: Run, points: int = 100) -> list[tuple[float, float]]:
     size = max(1, -(-len(samples) // points))
     groups = [samples[i : i + size] for i in range(0, len(samples), size)]
     return [(g[0][0], sum(u for _, u in g) / len(g)) for g in groups]
+
+
+def _summed(values: Floats) -> dict[str, float] | None:
+    found = summary(values)
+    return None if found is None else asdict(found)
 
 
 def _rate(count: float, seconds: float) -> float | None:

@@ -116,9 +116,7 @@ def line_plot(
     for i, s, found in shown:
         parts += _drawn(f, x, y, s, i, found)
         if not s.quiet:
-            own = i if s.colour is None else s.colour
-            entry = key(i, s.name, "points" if s.kind == "points" else "both" if s.kind == "both" else "line")
-            keys.append(entry.replace(f'class="{colour(i)}"', f'class="{colour(own)}"', 1))
+            keys.append(key(i, s.name, s.kind, colour(i if s.colour is None else s.colour)))
     parts += [p for i, r in enumerate(rules) for p in _rule(f, r, i)]
     parts += [p for n in notes for p in _note(f, n)]
     said = "; ".join(f"{s.name}: {len(found)} points" for _, s, found in shown)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 
+from ridgeline.bench.report_schema import Bar
 from ridgeline.bench.svg import EM, WIDTH, Axis, Scale, colour, figure, key, nothing, path, rect, scale_of, short, text
 
+MOST_ROWS = 48  # requests of a Gantt
 ROW = 26.0  # pixels of a horizontal bar with its gap
 PHASES = (("waits", "ghost", 6), ("computes its prompt", "bar c1", 1), ("generates", "bar c0", 0))
 
@@ -121,47 +124,31 @@ def waterfall_plot(title: str, unit: str, steps: Sequence[tuple[str, float, floa
     return figure(title, note, (width, y + 40), out, (), said)
 
 
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """A request in time: arrival, admission, first and last token, seconds."""
-
-    name: str
-    arrival: float
-    admitted: float
-    first: float
-    last: float
-
-
 def gantt_plot(
-    title: str, stays: Sequence[Stay], *, until: float | None = None, note: str = "", width: float = 760.0, most: int = 48
+    title: str, bars: Sequence[Bar], *, until: float | None = None, note: str = "", width: float = 760.0
 ) -> str:
-    """One row a request in order of arrival, at most `most` of them. until: end of the time scale, to draw several alike."""
-    shown = sorted(stays, key=lambda s: s.arrival)[:most]
+    """One row a request in order of arrival, at most MOST_ROWS of them. until: end of the time scale, to draw several alike."""
+    shown = sorted(bars, key=lambda b: b.arrival_s)[:MOST_ROWS]
     if not shown:
         return nothing(title, "no request had an answer")
     x = Axis("seconds")
-    left = 12 + EM * min(14, max(len(s.name) for s in shown))
-    longest = until if until is not None else max(s.last for s in shown)
+    left = 12 + EM * min(14, max(len(b.name) for b in shown))
+    longest = until if until is not None else max(b.last_s for b in shown)
     scale = scale_of([0.0, longest], Axis("seconds", high=longest or 1.0), left, width - 12)
     if scale is None:
         return nothing(title)
     row = 12.0
     out = []
-    for i, s in enumerate(shown):
+    for i, b in enumerate(shown):
         y = 4 + i * row
-        out.append(text(left - 6, y + 9, s.name[:14], "tick end"))
-        for (words, kind, _), start, end in zip(PHASES, (s.arrival, s.admitted, s.first), (s.admitted, s.first, s.last), strict=True):
+        out.append(text(left - 6, y + 9, b.name[:14], "tick end"))
+        for (words, kind, _), (start, end) in zip(PHASES, pairwise((b.arrival_s, b.admitted_s, b.first_s, b.last_s)), strict=True):
             if end > start:
-                said = f"{s.name} {words}: {end - start:.3f} s"
+                said = f"{b.name} {words}: {end - start:.3f} s"
                 out.append(rect(scale(start), y + 1, max(0.6, scale(end) - scale(start)), row - 3, kind, said))
     y = 6 + len(shown) * row
     out += _ruler(scale, x, y)
-    if len(stays) > len(shown):
-        note = f"{note}{'. ' if note else ''}The first {len(shown)} of {len(stays)} requests"
-    keys = [_phase(name, kind, index) for name, kind, index in PHASES]
+    if len(bars) > len(shown):
+        note = f"{note}{'. ' if note else ''}The first {len(shown)} of {len(bars)} requests"
+    keys = [key(index, name, kind.split()[0]) for name, kind, index in PHASES]
     return figure(title, note, (width, y + 36), out, keys)
-
-
-def _phase(name: str, kind: str, index: int) -> str:
-    entry = key(index, name, "bar")
-    return entry.replace('class="bar"', 'class="ghost"') if kind == "ghost" else entry

@@ -42,7 +42,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """HTML of `plots`. instead: what Markdown says in its place. wide: a figure of several plots side by side."""
+    """HTML of `plots`. instead: what Markdown says in its place, nothing where it is empty."""
 
     drawn: str
     instead: str

@@ -43,8 +43,8 @@ def documents_of(found: Any, origin: str) -> list[ReportDocument]:
     inner = found.get("report", found) if isinstance(found, dict) else found
     listed = inner if isinstance(inner, list) else [inner]
     if not listed or not all(isinstance(d, dict) and "kind" in d and "title" in d for d in listed):
-        wrote = "bench serve, ladder, quality, peers, micro, lengths or simulate"
-        raise FileFormatError(f"{origin}: holds no report", field=origin, remedy=f"give what {wrote} wrote with --json")
+        remedy = "give what a bench command or simulate wrote with --json, where it has a key \"report\""
+        raise FileFormatError(f"{origin}: holds no report", field=origin, remedy=remedy)
     for d in listed:
         if d.get("version", VERSION) != VERSION:
             text = f"{origin}: report of version {d['version']!r}, this program reads {VERSION}"

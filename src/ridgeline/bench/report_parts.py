@@ -10,7 +10,7 @@ from dataclasses import replace
 from statistics import median
 
 from ridgeline.bench.plots import Note, Rule, Series, cdf_plot, line_plot, roofline_plot
-from ridgeline.bench.plots_bars import Stay, gantt_plot
+from ridgeline.bench.plots_bars import MOST_ROWS, gantt_plot
 from ridgeline.bench.report_blocks import Beside, Block, Commands, Figure, Folded, Grid, Heading, Words, shown
 from ridgeline.bench.report_schema import Bar, Cell, Curve, Gantt, LoadPoint, Percentiles, Plot, Prediction, ReportDocument
 from ridgeline.bench.svg import Axis, short
@@ -217,17 +217,17 @@ def gantt_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
             rest = [f"{g.idle:.1%} of the sequence slots are idle while a step runs"] if g.idle is not None else []
             rest += [f"{short(g.output_tok_s)} tok/s"] if g.output_tok_s is not None else []
             rest += [f"all done after {g.end_s:.2f} s"] if g.end_s is not None else []
-            stays = [Stay(b.name, b.arrival_s, b.admitted_s, b.first_s, b.last_s) for b in g.bars]
             said = f"{g.title} ({g.label}): {', '.join(rest)}"
-            yield Figure(gantt_plot(g.title, stays, until=until, note=", ".join([*rest, g.label])), said)
+            yield Figure(gantt_plot(g.title, g.bars, until=until, note=", ".join([*rest, g.label])), said)
         rated = [g for g in charts if g.output_tok_s]
         if len(rated) == 2 and rated[0].output_tok_s and rated[1].output_tok_s:
             a, b = rated[0], rated[1]
             yield Words(f"{b.title} makes {rated[1].output_tok_s / rated[0].output_tok_s:.2f}x the tokens per second of {a.title}.")
 
 
-def first_bars(g: Gantt, most: int = 48) -> list[Bar]:
-    return sorted(g.bars, key=lambda b: b.arrival_s)[:most]
+def first_bars(g: Gantt) -> list[Bar]:
+    """Those that are drawn."""
+    return sorted(g.bars, key=lambda b: b.arrival_s)[:MOST_ROWS]
 
 
 def prediction_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:

@@ -15,7 +15,7 @@ NUMBERS = {"output_tok_s": "output tok/s", "total_tok_s": "total tok/s", "ttft_m
 
 
 def rows() -> list[dict[str, str]]:
-    """Every row as text; an empty cell was not reported."""
+    """Every row as text; an empty cell is a number that is not held."""
     text = (files("ridgeline.bench") / "data" / "reported.csv").read_text("utf8")
     return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
 
@@ -31,9 +31,9 @@ def reported_part(documents: Sequence[ReportDocument] = ()) -> Iterator[Block]:
     for source, date, link, setup in dict.fromkeys((r["source"], r["date"], r["link"], r["setup"]) for r in found):
         group = [r for r in found if (r["source"], r["setup"], r["link"]) == (source, setup, link)]
         kept = [k for k in NUMBERS if any(r[k] for r in group)]
-        columns = ["engine", "workload", *(NUMBERS[k] for k in kept), "checked", "remark"]
+        columns = ["engine", "workload", *(NUMBERS[k] for k in kept), "remark"]
         cells: list[list[Cell]] = [
-            [r["engine"], r["workload"], *(float(r[k]) if r[k] else None for k in kept), r["checked"], r["note"]] for r in group
+            [r["engine"], r["workload"], *(float(r[k]) if r[k] else None for k in kept), r["note"]] for r in group
         ]
         yield Grid(f"{source}, {date}: {setup}", columns, cells, f"Source: {link} ({date}).", "reported", apart=True)
     for d in documents:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ridgeline.bench.client_metrics import DEFINITIONS, Outcome
 from ridgeline.bench.load_workloads import Preset
+from ridgeline.bench.plots_bars import MOST_ROWS
 from ridgeline.bench.record import machine_name, now
 from ridgeline.bench.report_json import to_json
 from ridgeline.bench.report_schema import (
@@ -29,7 +30,6 @@ from ridgeline.bench.serve import ServeResult
 from ridgeline.bench.serve_cells import Cell as LoadCell
 from ridgeline.bench.stats import Summary, interval_of_median, quantiles
 
-MAX_BARS = 64
 MAX_VALUES = 2000
 
 
@@ -209,7 +209,7 @@ def _kv_plots(name: str, cells: Sequence[LoadCell]) -> list[Plot]:
 
 def _gantt(name: str, cell: LoadCell) -> Gantt:
     """Waiting is told from reading only where the server says how long it read."""
-    done = sorted((o for o in cell.outcomes if o.ok), key=lambda o: o.arrival_s)[:MAX_BARS]
+    done = sorted((o for o in cell.outcomes if o.ok), key=lambda o: o.arrival_s)[:MOST_ROWS]
     zero = min((o.arrival_s for o in done), default=0.0)
     bars = tuple(_bar(o, zero) for o in done)
     end = max((b.last_s for b in bars), default=None)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ridgeline.bench.outcome import DEFINITIONS, times
+from ridgeline.bench.plots_bars import MOST_ROWS
 from ridgeline.bench.replica import Live
 from ridgeline.bench.report_parts import percent
 from ridgeline.bench.report_schema import (
@@ -25,7 +26,6 @@ from ridgeline.bench.report_schema import (
 from ridgeline.bench.simulate import Run
 from ridgeline.bench.stats import quantiles
 
-BARS = 48  # requests of a Gantt
 VALUES = 201  # of a distribution
 SERIES = {"ttft_ms": "TTFT", "queue_ms": "queue", "itl_ms": "ITL", "tpot_ms": "TPOT", "e2e_ms": "e2e"}
 LABEL = "simulated"
@@ -57,7 +57,7 @@ def _gain(runs: Outcomes) -> list[str]:
 
 def gantt(name: str, run: Run, found: Mapping[str, Any]) -> Gantt:
     """The first requests that had an answer, in order of arrival."""
-    shown = sorted((live for live in run.lives if live.token_s), key=lambda live: live.job.arrival_s)[:BARS]
+    shown = sorted((live for live in run.lives if live.token_s), key=lambda live: live.job.arrival_s)[:MOST_ROWS]
     return Gantt(name, tuple(_bar(live) for live in shown), found["slots_idle"], found["output_tok_s"], run.end_s, run.workload, LABEL)
 
 

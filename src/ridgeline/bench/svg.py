@@ -31,10 +31,9 @@ STYLE = """
 .plot .axis { stroke: var(--quiet); fill: none; } .plot .grid { stroke: var(--line); fill: none; }
 .plot .line { fill: none; stroke-width: 2; stroke-linejoin: round; stroke: var(--c); }
 .plot .bar, .plot .mark { fill: var(--c); } .plot .mark { stroke: var(--paper); stroke-width: 1; }
-.plot .open { fill: var(--paper); stroke: var(--c); stroke-width: 2; }
 .plot .error { stroke: currentColor; stroke-width: 1.5; fill: none; }
 .plot .rule { fill: none; stroke-width: 1.5; stroke-dasharray: 5 4; stroke: var(--c, currentColor); }
-.plot .ghost { fill: var(--line); } .plot .area { fill: var(--c); opacity: .18; }
+.plot .ghost { fill: var(--line); }
 .plot .d1 { stroke-dasharray: 7 3; } .plot .d2 { stroke-dasharray: 2 3; } .plot .d3 { stroke-dasharray: 8 3 2 3; }
 .c0 { --c: light-dark(#0072b2, #56a8dd); } .c1 { --c: light-dark(#d55e00, #f08a45); } .c2 { --c: light-dark(#00805d, #33c197); }
 .c3 { --c: light-dark(#a3507f, #dd93bd); } .c4 { --c: light-dark(#b37a00, #edb33d); } .c5 { --c: light-dark(#3d8fc0, #8fd0f5); }
@@ -186,13 +185,13 @@ def dash(index: int) -> str:
     return f"d{(index // SERIES + index) % DASHES}"
 
 
-def key(index: int, name: str, kind: str) -> str:
-    """A legend's entry. kind: line, points or bar."""
-    inner = rect(2, 2, 20, 8, "bar")
-    if kind != "bar":
+def key(index: int, name: str, kind: str, own: str | None = None) -> str:
+    """A legend's entry. kind: line, step, points, both, bar or ghost; own: another series' colour."""
+    inner = rect(2, 2, 20, 8, kind)
+    if kind not in ("bar", "ghost"):
         inner = path([(0, 6), (24, 6)], f"line {dash(index)}") if kind != "points" else ""
-        inner += marker(12, 6, index, "mark") if kind != "line" else ""
-    return f'<li class="{colour(index)}"><svg width="24" height="12" aria-hidden="true">{inner}</svg>{esc(name)}</li>'
+        inner += marker(12, 6, index, "mark") if kind in ("points", "both") else ""
+    return f'<li class="{own or colour(index)}"><svg width="24" height="12" aria-hidden="true">{inner}</svg>{esc(name)}</li>'
 
 
 def figure(title: str, note: str, size: tuple[float, float], parts: Iterable[str], keys: Iterable[str] = (), said: str = "") -> str:
