@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import re
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,12 @@ from ridgeline.backends.base import LoadPlan
 from ridgeline.backends.cpu import _native
 from ridgeline.backends.cpu.program import ISAS, CpuProgram
 from ridgeline.backends.cpu.source import drop_pages
+from ridgeline.encodings import ENCODINGS, Q4_K, Encoding
 from ridgeline.errors import InternalError, UserError
+from ridgeline.formats.tensors import Tensor
 from ridgeline.graph.caches import Paged, cache_groups
 from ridgeline.graph.graph import Graph
-from ridgeline.graph.ops import Attend, CacheWrite, Embed, SelectRows
+from ridgeline.graph.ops import Attend, CacheWrite, Embed, Linear, SelectRows
 from ridgeline.graph.step import BlockCopy, SharedWalk, Span, Step
 from ridgeline.sampling.plan import SamplePlan, SampleRow
 
@@ -66,6 +70,52 @@ def test_steps_that_would_leave_the_memory_are_refused(wrong: dict[str, Any], sa
         loaded.forward(step(**wrong))
     loaded.forward(step())  # and the program is still well
     assert np.isfinite(loaded.logits()).all()
+
+
+def damaged(tensor: Tensor, **changes: Any) -> Tensor:
+    return replace(tensor, origin="some.gguf: blk.0", **changes)
+
+
+UP = "layers.0.up"  # of shape [96, 64]
+# What is wrong: the tensor, its change, and what is said about it.
+WRONG: dict[str, tuple[str, Callable[[Tensor], Tensor], str]] = {
+    "rows are no whole blocks": (UP, lambda t: damaged(t, encoding=Q4_K), "rows of 64 values, Q4_K needs multiples of 256"),
+    "bytes are missing": (UP, lambda t: damaged(t, data=t.data[:, :-4]), "is uint8 [96, 256]"),
+    "rows are missing": (UP, lambda t: damaged(t, data=t.data[:-1]), "has uint8 data of [95, 256]"),
+    "numbers are no bytes": (UP, lambda t: damaged(t, data=t.data.view(np.float32)), "has float32 data"),
+    "fewer rows than the graph has": (UP, lambda t: damaged(t.take_rows(slice(0, 8))), "must be [96, 64]"),
+    "another width": (UP, lambda t: damaged(t, shape=(t.rows, 32), data=t.data[:, :128]), "must be [96, 64]"),
+    "a format nobody has": (UP, lambda t: damaged(t, encoding=Encoding("Q3_X", 250, 32, 14)), "no kernel for Q3_X"),
+    "a short norm": ("final_norm", lambda t: damaged(t.take_rows(slice(0, 8))), "must be [64]"),
+    "a short embedding": ("embed", lambda t: damaged(t.take_rows(slice(0, 8))), f"must be [{VOCAB}, 64]"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_tensors_that_do_not_fit_are_refused_at_load(case: str) -> None:
+    """The native side reads as many bytes as the sizes say, so a wrong one must not reach it."""
+    name, change, says = WRONG[case]
+    graph, tensors = tiny("llama")
+    with pytest.raises(UserError, match=re.escape(says)) as caught:
+        cpu.load(graph, {**tensors, name: change(tensors[name])}, LoadPlan((8,)))
+    assert name in str(caught.value) or "blk.0" in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", [e for e in ENCODINGS if not e.is_float], ids=lambda e: e.name)
+def test_a_width_that_is_no_multiple_of_the_block_is_refused_in_every_format(encoding: Encoding) -> None:
+    """Case LD-05, for tensors that come from elsewhere than a checked file."""
+    width = encoding.block_size + 1
+    tensor = Tensor("w", (40, width), encoding, np.zeros((40, 2 * encoding.block_bytes), np.uint8))
+    graph = Graph("one", (Embed("x", "e", 4, width), Linear("logits", "x", "w", width, 40)), (), {"logits": "logits"})
+    with pytest.raises(UserError, match=f"w: has rows of {width} values, {encoding.name} needs multiples of {encoding.block_size}"):
+        cpu.load(graph, {"e": matrix("e", np.zeros((4, width), np.float32)), "w": tensor}, LoadPlan(()))
+
+
+def test_a_missing_tensor_is_named() -> None:
+    graph, tensors = tiny("llama")
+    del tensors[UP]
+    with pytest.raises(UserError, match=r"tensors are missing: layers\.0\.up"):
+        cpu.load(graph, tensors, LoadPlan((8,)))
 
 
 def test_only_wanted_rows_and_taps() -> None:

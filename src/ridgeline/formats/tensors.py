@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from ridgeline.encodings import Encoding
+from ridgeline.errors import FileFormatError
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +39,18 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         return int(self.data.nbytes)
+
+    def check(self) -> None:
+        """Raises `FileFormatError` for rows that are no whole blocks of the encoding, or bytes that are not those of the shape."""
+        where, encoding, have = f"{self.origin or self.name}: ", self.encoding, self.data
+        if self.columns % encoding.block_size:
+            text = f"has rows of {self.columns} values, {encoding.name} needs multiples of {encoding.block_size}"
+            limit, remedy = encoding.block_size, "quantize the model again"
+            raise FileFormatError(where + text, field=self.name, value=self.columns, limit=limit, remedy=remedy)
+        want = (prod(self.shape[:-1]), encoding.row_bytes(self.columns))
+        if have.dtype != np.uint8 or have.shape != want:
+            text = f"has {have.dtype} data of {list(have.shape)}, its shape {list(self.shape)} in {encoding.name} is uint8 {list(want)}"
+            raise FileFormatError(where + text, field=self.name, value=have.shape, limit=want)
 
     def take_rows(self, index: slice | npt.NDArray[np.int64]) -> Tensor:
         """The same bytes for a range (a view) or an order (a copy) along the first dimension; nothing is decoded or requantized.

@@ -12,11 +12,13 @@ import numpy as np
 
 from ridgeline.backends.cpu.native._native import Program as NativeProgram
 from ridgeline.backends.cpu.source import drop_pages
-from ridgeline.errors import InternalError
+from ridgeline.encodings import ENCODINGS
+from ridgeline.errors import InternalError, UnsupportedError
 from ridgeline.formats.tensors import Tensor, Tensors
 from ridgeline.graph.caches import Paged, cache_groups
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.liveness import Buffers, assign_buffers
+from ridgeline.graph.manifest import check_tensors, manifest
 from ridgeline.graph.ops import (
     Activation,
     ActivationKind,
@@ -86,6 +88,21 @@ class Lowering:
         if stored not in self.vectors:
             self.vectors[stored] = self.native.add_vector(np.ascontiguousarray(decode_tensor(self.tensor(stored)).reshape(-1)))
         return self.vectors[stored]
+
+
+def check_weights(graph: Graph, tensors: Tensors) -> None:
+    """The native side takes every size on trust, so a weight of another shape, format or number of bytes is refused here.
+
+    Raises `FileFormatError` or `UnsupportedError` naming the tensor.
+    """
+    wanted = manifest(graph)
+    found = {name: tensors[name] for name in wanted if name in tensors}
+    check_tensors(wanted, {name: tensor.shape for name, tensor in found.items()}, graph.name)
+    for tensor in found.values():
+        if tensor.encoding not in ENCODINGS:
+            text = f"{tensor.origin or tensor.name}: there is no kernel for {tensor.encoding.name}"
+            raise UnsupportedError(text, field=tensor.name, value=tensor.encoding.name, limit=", ".join(e.name for e in ENCODINGS))
+        tensor.check()
 
 
 def lower(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ridgeline.backends.base import LoadPlan
-from ridgeline.backends.cpu.lower import Lowering, Progress, lower
+from ridgeline.backends.cpu.lower import Lowering, Progress, check_weights, lower
 from ridgeline.backends.cpu.native import _native
 from ridgeline.backends.table import KernelChoice, why_kernel
 from ridgeline.errors import InternalError, UserError
@@ -72,6 +72,7 @@ class CpuProgram:
         self.isa, self._forced = choose_isa(isa), isa is not None
         self.graph, self.plan = fuse(graph), plan
         verify(self.graph)
+        check_weights(self.graph, tensors)
         keys, values = (KV_DTYPES[dtype] for dtype in split_kv_dtype(plan.kv_dtype))
         self.native = _native.Program(
             ISAS.index(self.isa), plan.threads, plan.block_size, keys, values, sum(FAULTS[fault] for fault in faults)
@@ -166,6 +167,7 @@ def load(
     """Pack the weights and lower the graph. `progress(bytes packed, bytes in all)` is called after each weight.
 
     isa: force an instruction set; None takes the best. faults: broken on purpose, for the tests that must notice.
-    Raises `UserError` for an instruction set this CPU lacks, `GraphError` for an illegal graph, KeyError for a missing tensor.
+    Raises `UserError` for an instruction set this CPU lacks and for a tensor that is missing or of another shape, format or size than
+    the graph needs, `GraphError` for an illegal graph.
     """
     return CpuProgram(graph, tensors, plan, isa, progress, faults)

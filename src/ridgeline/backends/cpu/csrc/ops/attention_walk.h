@@ -133,7 +133,7 @@ inline T read_as(const uint8_t* p) {
   return x;
 }
 
-// Scales of keys [keys.from, keys.to) of the segment as floats; f(slot, key, count) for each run of keys in one block.
+// f(slot, key, count) for each run of keys of the range that lie in one block.
 template <typename F>
 inline void each_run(const Walk& w, Range keys, const F& f) {
   for (int64_t key = keys.from; key < keys.to;) {
@@ -143,6 +143,7 @@ inline void each_run(const Walk& w, Range keys, const F& f) {
   }
 }
 
+// The scales of keys [keys.from, keys.to) of the segment, as floats.
 void decode_key_scales(const Walk& w, Range keys) {
   const KvPool& pool = *w.tile.pool;
   const int64_t rows = kv_scales(pool.k_dtype, pool.k_dim);
@@ -165,7 +166,7 @@ void decode_key_scales(const Walk& w, Range keys) {
   });
 }
 
-// Values that are part of the key have no scales of their own.
+// Those of the values. Values that are part of the key have none of their own.
 void decode_value_scales(const Walk& w, Range keys) {
   const KvPool& pool = *w.tile.pool;
   const int64_t rows = kv_scales(pool.v_dtype, pool.v_dim);
