@@ -168,7 +168,7 @@ def _remarks(at: dict[tuple[int, str], Cell], load: float) -> list[str]:
     return found
 
 
-def side(text: str, model: str | None, common: Source) -> tuple[Source, str]:
+def side(text: str, model: str | None, context: int | None, threads: int | None) -> tuple[Source, str]:
     """A side as it is typed: a URL, or ENGINE[=PROGRAM] and options for it. Raises `UserError`."""
     try:
         words = shlex.split(text)
@@ -179,10 +179,10 @@ def side(text: str, model: str | None, common: Source) -> tuple[Source, str]:
     if "://" in words[0]:
         if words[1:]:
             raise UserError(f"{text!r}: a server that runs takes no options", field="--a", value=text)
-        return replace(common, url=words[0], model=None), words[0]
+        return Source(words[0], context=context, threads=threads), words[0]
     name, _, path = words[0].partition("=")
     program(engine(name), path or None)  # before anything is started
     if model is None:
         raise UserError(f"{name} needs a MODEL to serve", field="MODEL", remedy="like: ridgeline bench ab smollm2 --b llama.cpp")
-    found = replace(common, url=None, model=model, engine=name, engine_path=path or None, engine_args=tuple(words[1:]))
+    found = Source(None, model, name, path or None, tuple(words[1:]), context=context, threads=threads)
     return found, " ".join([name, *words[1:]])

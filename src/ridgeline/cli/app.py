@@ -9,10 +9,7 @@ import typer
 import ridgeline.cli.answers_command as answers_command
 import ridgeline.cli.args as args
 import ridgeline.cli.batch_command as batch_command
-import ridgeline.cli.bench_more as bench_more
-import ridgeline.cli.bench_serve as bench_serve
 import ridgeline.cli.planning as planning
-import ridgeline.cli.predict as predict
 from ridgeline.cli.bench_command import bench
 from ridgeline.cli.blocks_command import blocks
 from ridgeline.cli.serve_command import serve
@@ -201,7 +198,4 @@ app.command()(blocks)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(serve)
 
 
-predict.register(bench)
 app.add_typer(bench, name="bench")
-bench_serve.register(bench)
-bench_more.register(bench)

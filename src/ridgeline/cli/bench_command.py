@@ -7,12 +7,15 @@ from typing import Annotated
 import typer
 
 import ridgeline.cli.args as args
+import ridgeline.cli.bench_serve as bench_serve
+import ridgeline.cli.ladder_command as ladder_command
+import ridgeline.cli.predict as predict
+import ridgeline.cli.prefix_command as prefix_command
+import ridgeline.cli.quality_command as quality_command
 from ridgeline.cli.bench_spec import spec
 from ridgeline.cli.report_command import report
 
 bench = typer.Typer(rich_markup_mode=None, help="Measure this machine and this engine.", no_args_is_help=False)
-bench.command("report")(report)
-bench.command("spec")(spec)
 
 
 @bench.callback(invoke_without_command=True)
@@ -152,3 +155,9 @@ def bench_lengths(
         isa=isa,
     )  # fmt: skip
     measure(options, tokens, repeat=repeat, as_json=json)
+
+
+bench.command("report")(report)
+bench.command("spec")(spec)
+for part in (bench_serve, ladder_command, predict, prefix_command, quality_command):
+    part.register(bench)

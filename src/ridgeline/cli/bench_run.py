@@ -14,14 +14,13 @@ from ridgeline import __version__
 from ridgeline.bench.serve_document import document, records
 from ridgeline.bench.serve_options import ServeOptions
 from ridgeline.bench.serve_text import render
-from ridgeline.cli.output import note, print_json
-from ridgeline.errors import UserError
+from ridgeline.cli.output import note, print_json, writable
 
 
 def measure_serve(asked: ServeOptions, out: Path | None, *, as_json: bool) -> None:
     """Raises `UserError` for what cannot be measured."""
-    if out is not None and not out.absolute().parent.is_dir():
-        raise UserError(f"--records {out}: no such folder", field="--records", value=str(out), remedy="make the folder first")
+    if out is not None:
+        writable(out)
     result = serves.run(asked, note)
     if out is not None:
         lines = (json.dumps(r, ensure_ascii=True) + "\n" for cell in result.cells for r in records(cell))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ import ridgeline.cli.args as args
 from ridgeline.errors import UserError
 
 if TYPE_CHECKING:
-    from ridgeline.bench.serve_options import ServeOptions
+    from ridgeline.bench.serve_options import ServeOptions, Source
 
 _URL_HELP = "A server that runs already, e.g. http://127.0.0.1:8000."
 _ENGINE_HELP = "What shall serve MODEL: ridgeline, llama.cpp, vllm, sglang, openvino, ovms, transformers."
@@ -36,12 +36,11 @@ _SIDE_HELP = "A URL, or ENGINE[=PROGRAM] with options for it, e.g. 'ridgeline --
 _REPEATS_HELP = "More tries of a cell in which others took over 5% of the CPUs."
 
 
-# What `ab` leaves as `serve` has it.
-_PLAIN: Mapping[str, Any] = {
-    "url": None, "engine": "ridgeline", "engine_path": None, "engine_args": "", "served_model_name": None, "api_key": None, "trace": None,
-    "burst": 1, "sweep": False, "salt": None, "keep_cache": False, "slo_ttft": None, "slo_tpot": None, "warmup": 2, "timeout": 600.0,
-    "temperature": 0.0,
-}  # fmt: skip
+# Typed -> its name in `ServeOptions`. What a command does not offer is as it is there.
+_NAMES: Mapping[str, str] = {"max_seconds": "limit_s", "timeout": "timeout_s", **{name: name for name in (
+    "workload", "burst", "sweep", "requests", "seed", "salt", "keep_cache", "scale", "warmup", "repeats", "ignore_eos", "temperature",
+    "input_len", "output_len",
+)}}  # fmt: skip
 
 
 def register(bench: typer.Typer) -> None:
@@ -101,10 +100,16 @@ def serve(
     Workloads: chat, rag (few documents that all share), agents (branches of one role prompt that then rate
     their own answers), long, code, batch, rl (n samples of each prompt); --trace replays a file.
     """
+    given = dict(locals())
+    from ridgeline.bench.serve_options import Source
     from ridgeline.cli.bench_run import measure_serve
 
-    given = {k: v for k, v in locals().items() if k != "measure_serve"}
-    measure_serve(serve_options(given), None if out is None else Path(out), as_json=json)
+    try:
+        extra = tuple(shlex.split(engine_args))
+    except ValueError as error:
+        raise UserError(f"--engine-args: {error}", field="--engine-args", value=engine_args) from None
+    source = Source(url, model, engine, engine_path, extra, served_model_name, api_key, max_model_len, threads)
+    measure_serve(serve_options(source, given), None if out is None else Path(out), as_json=json)
 
 
 def ab(
@@ -139,15 +144,14 @@ def ab(
       ridgeline bench ab smollm2 --a ridgeline --b "ridgeline --no-enable-prefix-caching" --workload agents --concurrency 0
       ridgeline bench ab --a http://127.0.0.1:8000 --b http://127.0.0.1:8080 --name-a old --name-b new --rounds 10
     """
+    given = dict(locals())
     from ridgeline.bench.ab import AbOptions, side
     from ridgeline.cli.bench_run import measure_ab
 
-    given = {k: v for k, v in locals().items() if k not in ("AbOptions", "side", "measure_ab")}
-    asked = serve_options(given | dict(_PLAIN) | {"model": model or "-"})
-    source_a, called_a = side(a, model, asked.source)
-    source_b, called_b = side(b, model_b or model, asked.source)
-    asked = replace(asked, source=source_a)
-    measure_ab(AbOptions(asked, source_a, source_b, name_a or called_a, name_b or called_b, rounds), as_json=json)
+    source_a, called_a = side(a, model, max_model_len, threads)
+    source_b, called_b = side(b, model_b or model, max_model_len, threads)
+    asked = AbOptions(serve_options(source_a, given), source_a, source_b, name_a or called_a, name_b or called_b, rounds)
+    measure_ab(asked, as_json=json)
 
 
 def peers(
@@ -213,34 +217,22 @@ def client(
         print(render(found))
 
 
-def serve_options(given: dict[str, Any]) -> ServeOptions:
-    """Checked options from what was typed. Raises `UserError` naming the option."""
-    import shlex
-
+def serve_options(source: Source, given: Mapping[str, Any]) -> ServeOptions:
+    """The load as it was typed, checked. Raises `UserError` naming the option."""
     from ridgeline.bench.client_metrics import Slo
     from ridgeline.bench.load_workloads import preset
-    from ridgeline.bench.serve_options import ServeOptions, Source
+    from ridgeline.bench.serve_options import ServeOptions
 
-    try:
-        extra = tuple(shlex.split(given["engine_args"]))
-    except ValueError as error:
-        raise UserError(f"--engine-args: {error}", field="--engine-args", value=given["engine_args"]) from None
-    source = Source(
-        given["url"], given["model"], given["engine"], given["engine_path"], extra, given["served_model_name"], given["api_key"],
-        given["max_model_len"], given["threads"],
-    )  # fmt: skip
-    endpoint = given["endpoint"]
-    if endpoint not in (None, "chat", "completions"):
-        raise UserError(f"--endpoint is {endpoint}, must be chat or completions", field="--endpoint", value=endpoint)
-    own = preset(given["workload"]).slo
-    ttft, tpot = given["slo_ttft"], given["slo_tpot"]
-    slo = Slo(own.ttft_s if ttft is None else ttft / 1e3, own.tpot_s if tpot is None else tpot / 1e3)
+    if given["endpoint"] not in (None, "chat", "completions"):
+        text = f"--endpoint is {given['endpoint']}, must be chat or completions"
+        raise UserError(text, field="--endpoint", value=given["endpoint"])
+    own, trace = preset(given["workload"]).slo, given.get("trace")
+    ttft, tpot = given.get("slo_ttft"), given.get("slo_tpot")
     return ServeOptions(
-        source, given["workload"], None if given["trace"] is None else Path(given["trace"]),
-        tuple(int(v) for v in _numbers("--concurrency", given["concurrency"], whole=True)), _numbers("--rate", given["rate"]),
-        given["burst"], given["sweep"], given["requests"], given["seed"], given["salt"], given["keep_cache"], given["scale"], slo,
-        given["warmup"], given["max_seconds"], given["timeout"], given["repeats"], endpoint, given["ignore_eos"], given["temperature"],
-        input_len=given["input_len"], output_len=given["output_len"],
+        source, trace=None if trace is None else Path(trace), endpoint=given["endpoint"], rates=_numbers("--rate", given["rate"]),
+        concurrency=tuple(int(v) for v in _numbers("--concurrency", given["concurrency"], whole=True)),
+        slo=Slo(own.ttft_s if ttft is None else ttft / 1e3, own.tpot_s if tpot is None else tpot / 1e3),
+        **{name: given[typed] for typed, name in _NAMES.items() if typed in given},
     )  # fmt: skip
 
 
