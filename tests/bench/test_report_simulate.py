@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.bench.test_simulate import fleet, job
 
-from ridgeline.bench.outcome import Promise, outcome
+from ridgeline.bench.client_metrics import Slo
+from ridgeline.bench.outcome import outcome
 from ridgeline.bench.plots_bars import MOST_ROWS
 from ridgeline.bench.report import report
 from ridgeline.bench.report_json import documents_of, read_documents, to_json
@@ -25,7 +26,7 @@ def test_bars_are_the_runs_own_times() -> None:
     runs = []
     for batching in ("static", "continuous"):
         run = simulate(fleet(batching=batching), load)
-        runs.append((f"{batching} batching", run, outcome(run, Promise())))
+        runs.append((f"{batching} batching", run, outcome(run, Slo())))
     found = document("t", runs, Setup())
     assert documents_of(json.loads(json.dumps(to_json(found))), "f") == [found]
     for chart, (name, run, result) in zip(found.gantts, runs, strict=True):
@@ -61,7 +62,7 @@ def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_a_run_in_which_nothing_happened() -> None:
     run = simulate(fleet(), OpenLoop("x", []))
-    found = document("t", [("continuous batching", run, outcome(run, Promise()))], Setup())
+    found = document("t", [("continuous batching", run, outcome(run, Slo()))], Setup())
     assert "no request had an answer" in report([found], reported=False).html
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ridgeline.bench.outcome import Promise, outcome
+from ridgeline.bench.client_metrics import Slo
+from ridgeline.bench.outcome import outcome
 from ridgeline.bench.simulate import Fleet, Run, simulate
 from ridgeline.bench.timeline import write_trace
 from ridgeline.bench.workloads import Agents, ClosedLoop, Job, Lengths, OpenLoop, Workload, bursts, poisson
@@ -41,7 +42,7 @@ def test_times_by_hand() -> None:
     a, b = run.lives
     assert a.token_s == pytest.approx([0.020, 0.030, 0.045, 0.055]) and b.token_s == pytest.approx([0.045, 0.055])
     assert (a.admitted_s, b.admitted_s) == (0.0, pytest.approx(0.030))
-    found = outcome(run, Promise(), Decimal("3.60"))
+    found = outcome(run, Slo(), Decimal("3.60"))
     assert found["ttft_ms"]["max"] == pytest.approx(20) and found["queue_ms"]["max"] == pytest.approx(5)
     assert found["prefill_ms"]["mean"] == pytest.approx((20 + 15) / 2)
     assert found["itl_ms"]["max"] == pytest.approx(15) and found["itl_ms"]["mean"] == pytest.approx(45 / 4)
@@ -57,7 +58,7 @@ def test_goodput_needs_both_promises() -> None:
     """Row 12."""
     run = simulate(fleet(), OpenLoop("x", [job("a", 0.0, 11, 4), job("b", 0.025, 6, 2)]))
     share = [
-        outcome(run, p)["goodput_share"] for p in (Promise(), Promise(0.019), Promise(0.025), Promise(0.025, 0.011), Promise(None, 0.009))
+        outcome(run, p)["goodput_share"] for p in (Slo(), Slo(0.019), Slo(0.025), Slo(0.025, 0.011), Slo(None, 0.009))
     ]
     assert share == [1.0, 0.0, 1.0, 0.5, 0.0]
 
@@ -112,7 +113,7 @@ def both_ways(workload: Workload, again: Workload) -> tuple[dict[str, object], d
     runs = simulate(fleet(), workload), simulate(fleet(batching="static"), again)
     for run in runs:
         everything(run, len(workload.start()))
-    first, second = (outcome(run, Promise()) for run in runs)
+    first, second = (outcome(run, Slo()) for run in runs)
     return first, second
 
 
@@ -143,8 +144,8 @@ def test_a_static_batch_costs_its_width_to_the_end() -> None:
 def test_replicas_multiply_throughput() -> None:
     """Row 37: twice the machines at twice the rate: the same latency within noise."""
     lengths = Lengths(100, 40, 0.5)
-    one = outcome(simulate(fleet(), poisson(300, 3.0, lengths, 1)), Promise())
-    two = outcome(simulate(fleet(replicas=2), poisson(600, 6.0, lengths, 1)), Promise())
+    one = outcome(simulate(fleet(), poisson(300, 3.0, lengths, 1)), Slo())
+    two = outcome(simulate(fleet(replicas=2), poisson(600, 6.0, lengths, 1)), Slo())
     assert two["output_tok_s"] == pytest.approx(2 * one["output_tok_s"], rel=0.1)
     assert two["ttft_ms"]["p50"] == pytest.approx(one["ttft_ms"]["p50"], rel=0.15)
 
@@ -152,7 +153,7 @@ def test_replicas_multiply_throughput() -> None:
 def test_routing_by_prefix_beats_turns() -> None:
     """Row 115: more hits, earlier first tokens."""
     found = {
-        route: outcome(simulate(fleet(replicas=4, route=route), Agents(40, 4, 1.0, Lengths(200, 20), 2, system=64)), Promise())
+        route: outcome(simulate(fleet(replicas=4, route=route), Agents(40, 4, 1.0, Lengths(200, 20), 2, system=64)), Slo())
         for route in ("round-robin", "prefix")
     }
     assert found["prefix"]["prefix_hit_rate"] > found["round-robin"]["prefix_hit_rate"] + 0.1
@@ -160,7 +161,7 @@ def test_routing_by_prefix_beats_turns() -> None:
 
 
 def test_the_prefix_cache_can_be_off() -> None:
-    on, off = (outcome(simulate(fleet(prefix_cache=c), poisson(50, 5.0, Lengths(50, 10), prefix=400)), Promise()) for c in ("radix", "off"))
+    on, off = (outcome(simulate(fleet(prefix_cache=c), poisson(50, 5.0, Lengths(50, 10), prefix=400)), Slo()) for c in ("radix", "off"))
     assert on["prefix_hit_rate"] > 0.7 and off["prefix_hit_rate"] == 0
     assert on["ttft_ms"]["mean"] < off["ttft_ms"]["mean"]
 
@@ -168,14 +169,14 @@ def test_the_prefix_cache_can_be_off() -> None:
 def test_little_memory_preempts_and_serves_all_the_same() -> None:
     run = simulate(Fleet((None,), (40,), flat, Budget(tokens=256, sequences=8, itl_slack=None)), poisson(60, 50.0, Lengths(60, 80, 0.5), 4))
     everything(run, 60)
-    assert outcome(run, Promise())["kv_used"]["max"] > 0.8
+    assert outcome(run, Slo())["kv_used"]["max"] > 0.8
 
 
 @pytest.mark.parametrize("batching", ["continuous", "static"])
 def test_what_can_never_fit_is_refused_and_counted(batching: str) -> None:
     jobs = [job("huge", 0.0, 5000, 4), job("small", 0.0, 10, 4)]
     run = simulate(fleet(batching=batching, max_model_len=1024), OpenLoop("x", jobs))
-    found = outcome(run, Promise())
+    found = outcome(run, Slo())
     assert (found["completed"], found["refused"], found["requests"]) == (1, 1, 2)
     assert "huge" in found["refused_why"][0] and found["goodput_share"] == 0.5
 
@@ -187,7 +188,7 @@ def test_windows() -> None:
 
 
 def test_nothing_at_all() -> None:
-    found = outcome(simulate(fleet(), OpenLoop("x", [])), Promise(), Decimal(1))
+    found = outcome(simulate(fleet(), OpenLoop("x", [])), Slo(), Decimal(1))
     assert found["requests"] == 0 and found["ttft_ms"] is None and found["usd_per_mtok"] is None and found["output_tok_s"] is None
     with pytest.raises(UserError):
         simulate(fleet(replicas=0), OpenLoop("x", []))

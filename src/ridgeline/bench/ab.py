@@ -19,7 +19,7 @@ from ridgeline.bench.serve_cells import Bench, Cell
 from ridgeline.bench.serve_options import ServeOptions, Source
 from ridgeline.bench.serve_server import Server
 from ridgeline.bench.stats import MIN_ROUNDS, Ratio, paired_ratio, sentence
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, within
 
 Say = Callable[[str], None]
 MAX_ROUNDS = 200
@@ -55,8 +55,7 @@ class AbOptions:
     rounds: int = 5
 
     def __post_init__(self) -> None:
-        if not 1 <= self.rounds <= MAX_ROUNDS:
-            raise UserError(f"--rounds is {self.rounds}, must be from 1 to {MAX_ROUNDS}", field="--rounds", value=self.rounds)
+        within("--rounds", self.rounds, 1, MAX_ROUNDS)
         if self.name_a == self.name_b:
             remedy = "name them apart with --name-a and --name-b"
             raise UserError(f"both sides are called {self.name_a}", field="--name-b", value=self.name_b, remedy=remedy)

@@ -6,7 +6,6 @@ Only what is installed is measured; an engine that is not found is reported as s
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +109,8 @@ ENGINES: Mapping[str, Engine] = {e.name: e for e in (
 
 def engine(name: str) -> Engine:
     """Raises `UserError` naming those that are known."""
-    found = ENGINES.get(name)
-    if found is None:
-        raise UserError(
-            f"--engine {name} is not known", field="--engine", value=name, limit=tuple(ENGINES), remedy=f"one of {', '.join(ENGINES)}"
-        )
-    return found
+    one_of("--engine", name, ENGINES)
+    return ENGINES[name]
 
 
 def program(e: Engine, path: str | None = None) -> list[str]:
@@ -149,21 +144,9 @@ def has_module(python: str, module: str) -> bool:
     return done.returncode == 0
 
 
-def installed(e: Engine, path: str | None = None) -> bool:
-    try:
-        return bool(program(e, path))
-    except UserError:
-        return False
-
-
 def command(e: Engine, begin: Sequence[str], wish: Wish) -> list[str]:
     """Exactly what is run."""
     return [*begin, *e.command(wish), *wish.extra]
-
-
-def shown(line: Sequence[str]) -> str:
-    """A command line for people and shells."""
-    return shlex.join(line)
 
 
 def version(e: Engine, begin: Sequence[str]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -16,7 +17,6 @@ from pathlib import Path
 from time import perf_counter, sleep
 
 from ridgeline.bench.client import Client, Target
-from ridgeline.bench.engines import shown
 from ridgeline.errors import UserError
 
 _GRACE_S = 8.0
@@ -43,10 +43,10 @@ class Process:
         with log.open("ab") as out:
             try:
                 self._child = subprocess.Popen(
-                    self.line, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent
+                    self.line, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent
                 )
             except OSError as error:
-                raise UserError(f"cannot start {shown(self.line)}: {error}", field="--engine", value=self.line[0]) from None
+                raise UserError(f"cannot start {shlex.join(self.line)}: {error}", field="--engine", value=self.line[0]) from None
 
     @property
     def pid(self) -> int:
@@ -58,24 +58,20 @@ class Process:
             if self._child.poll() is not None:
                 raise UserError(
                     f"the engine ended with {self._child.returncode} before it served: {self.last_words()}", field="--engine",
-                    value=shown(self.line), remedy=f"its log is {self.log}",
+                    value=shlex.join(self.line), remedy=f"its log is {self.log}",
                 )  # fmt: skip
             if asyncio.run(_answers(target, path)):
                 self.ready_s = perf_counter() - self._begun
                 return
             if perf_counter() - self._begun > timeout_s:
                 raise UserError(
-                    f"the engine did not serve within {timeout_s:g} s: {self.last_words()}", field="--engine", value=shown(self.line),
+                    f"the engine did not serve within {timeout_s:g} s: {self.last_words()}", field="--engine", value=shlex.join(self.line),
                     remedy=f"its log is {self.log}",
                 )  # fmt: skip
             sleep(0.1)
 
     def last_words(self) -> str:
-        try:
-            lines = [line.strip() for line in self.log.read_text("utf8", "replace").splitlines() if line.strip()]
-        except OSError:
-            lines = []
-        return lines[-1][:300] if lines else "it said nothing"
+        return last_line(self.log)
 
     def end(self) -> None:
         """Asks it to end, then makes it; its children, which are of its own session, go with it."""
@@ -88,10 +84,19 @@ class Process:
                 self._child.wait(patience)
 
 
-def _die_with_parent() -> None:
-    """In the child, on Linux: a kill that ends us ends the engine too (prctl PR_SET_PDEATHSIG); it has nothing to save."""
+def die_with_parent() -> None:
+    """In the child, on Linux: a kill that ends us ends it too (prctl PR_SET_PDEATHSIG); it has nothing to save."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def last_line(log: Path) -> str:
+    """What a process said last."""
+    try:
+        lines = [line.strip() for line in log.read_text("utf8", "replace").splitlines() if line.strip()]
+    except OSError:
+        lines = []
+    return lines[-1][:300] if lines else "it said nothing"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 from ridgeline.bench.client_metrics import Slo
 from ridgeline.bench.corpus import Corpus
 from ridgeline.bench.workloads import Lengths, bursts, poisson, trace_file
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, one_of
 
 Endpoint = Literal["chat", "completions"]
 MAX_LENGTH = 1 << 20
@@ -157,11 +157,8 @@ class Recipe:
 
 def preset(name: str) -> Preset:
     """Raises `UserError` naming those that exist."""
-    found = PRESETS.get(name)
-    if found is None:
-        text = f"--workload {name} is not known"
-        raise UserError(text, field="--workload", value=name, limit=tuple(PRESETS), remedy=f"one of {', '.join(PRESETS)}")
-    return found
+    one_of("--workload", name, PRESETS)
+    return PRESETS[name]
 
 
 def sessions(recipe: Recipe, corpus: Corpus) -> list[Session]:

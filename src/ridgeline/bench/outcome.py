@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
+from ridgeline.bench.client_metrics import Slo
 from ridgeline.bench.fragmentation import contiguous, held, paged
 from ridgeline.bench.replica import Live
 from ridgeline.bench.simulate import Run
 from ridgeline.bench.stats import Floats, summary
 from ridgeline.planner.price import per_million, rounded
 
+Promise = Slo
 MAX_PLACED = 5000  # requests whose memory is laid out again
 DEFINITIONS = {
     "ttft_ms": "arrival to first token = queue_ms + prefill_ms",
@@ -32,15 +34,7 @@ DEFINITIONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """Seconds; None: no promise."""
-
-    ttft_s: float | None = None
-    itl_s: float | None = None
-
-
-def outcome(run: Run, promise: Promise, usd_per_hour: Decimal | None = None) -> dict[str, Any]:
+def outcome(run: Run, promise: Slo, usd_per_hour: Decimal | None = None) -> dict[str, Any]:
     """Plain values; times in ms unless named otherwise. usd_per_hour: of the whole fleet; None without a price."""
     done = [live for live in run.lives if live.token_s]
     seconds = run.end_s
@@ -60,7 +54,7 @@ def outcome(run: Run, promise: Promise, usd_per_hour: Decimal | None = None) -> 
         "prefix_hit_rate": _rate(sum(live.hit for live in done), asked), "preemptions": sum(live.preemptions for live in run.lives),
         **_machines(run), "kv_waste": _waste(run, done),
         "usd_per_hour": rounded(usd_per_hour), "usd_per_mtok": rounded(usd), "definitions": DEFINITIONS,
-        "slo": {"ttft_ms": _ms(promise.ttft_s), "itl_ms": _ms(promise.itl_s)},
+        "slo": {"ttft_ms": _ms(promise.ttft_s), "itl_ms": _ms(promise.tpot_s)},
     }  # fmt: skip
 
 
@@ -82,10 +76,10 @@ def tpot(live: Live) -> float:
     return (live.token_s[-1] - live.token_s[0]) / max(1, len(live.token_s) - 1)
 
 
-def met(live: Live, promise: Promise) -> bool:
+def met(live: Live, promise: Slo) -> bool:
     """Whether a request that has tokens kept both promises."""
     in_time = promise.ttft_s is None or live.first_s - live.job.arrival_s <= promise.ttft_s
-    return in_time and (promise.itl_s is None or tpot(live) <= promise.itl_s) and live.reason == "length"
+    return in_time and (promise.tpot_s is None or tpot(live) <= promise.tpot_s) and live.reason == "length"
 
 
 def _machines(run: Run) -> dict[str, Any]:

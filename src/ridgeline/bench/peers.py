@@ -21,7 +21,7 @@ from ridgeline.bench.machine_load import crowd
 from ridgeline.bench.peer import Settings, fastest
 from ridgeline.bench.serve import run as serve
 from ridgeline.bench.serve_options import ServeOptions, Source
-from ridgeline.errors import FileFormatError, UserError
+from ridgeline.errors import FileFormatError, UserError, one_of
 from ridgeline.formats.kept import write_json
 from ridgeline.options import make_options
 
@@ -57,8 +57,7 @@ class PeersOptions:
         if not self.models:
             raise UserError("give a MODEL", field="MODEL", remedy="like: ridgeline bench peers smollm2 --peer-dir ~/llama.cpp/build/bin")
         for part in self.parts:
-            if part not in PARTS:
-                raise UserError(f"--part is {part!r}, must be one of {', '.join(PARTS)}", field="--part", value=part, limit=PARTS)
+            one_of("--part", part, PARTS)
         for folder in self.peer_dirs:
             if not Path(folder).is_dir():
                 raise UserError(f"--peer-dir {folder}: no such folder", field="--peer-dir", value=folder)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.bench.client_metrics import Slo
 from ridgeline.bench.load_workloads import MAX_LENGTH, PRESETS, Endpoint, Mix, Preset, fitted, preset
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, within
 
 MAX_LOAD = 10_000
 
@@ -66,23 +65,23 @@ class ServeOptions:
     model_limit: int | None = None
 
     def __post_init__(self) -> None:
-        _within("--scale", self.scale, 0.001, 100)
-        _within("--seed", self.seed, 0, (1 << 63) - 1)
-        _within("--burst", self.burst, 1, MAX_LOAD)
-        _within("--warmup", self.warmup, 0, 1000)
-        _within("--max-seconds", self.limit_s, 0.1, 86400)
-        _within("--timeout", self.timeout_s, 0.1, 86400)
-        _within("--repeats", self.repeats, 0, 20)
-        _within("--temperature", self.temperature, 0, 100)
+        within("--scale", self.scale, 0.001, 100)
+        within("--seed", self.seed, 0, (1 << 63) - 1)
+        within("--burst", self.burst, 1, MAX_LOAD)
+        within("--warmup", self.warmup, 0, 1000)
+        within("--max-seconds", self.limit_s, 0.1, 86400)
+        within("--timeout", self.timeout_s, 0.1, 86400)
+        within("--repeats", self.repeats, 0, 20)
+        within("--temperature", self.temperature, 0, 100)
         for value in self.concurrency:
-            _within("--concurrency", value, 0, MAX_LOAD)
+            within("--concurrency", value, 0, MAX_LOAD)
         for rate in self.rates:
-            _within("--rate", rate, 1e-6, 1e6)
+            within("--rate", rate, 1e-6, 1e6)
         if self.requests is not None:
-            _within("--requests", self.requests, 1, 100_000)
+            within("--requests", self.requests, 1, 100_000)
         for name, length in (("--input-len", self.input_len), ("--output-len", self.output_len)):
             if length is not None:
-                _within(name, length, 1, MAX_LENGTH)
+                within(name, length, 1, MAX_LENGTH)
         if self.rates and (self.concurrency or self.sweep):
             raise UserError("--rate is an open loop, --concurrency and --sweep are closed ones", field="--rate", remedy="give one of them")
         if self.trace is not None and (self.rates or self.concurrency or self.sweep):
@@ -115,8 +114,3 @@ class ServeOptions:
 def _doubling(most: int) -> tuple[int, ...]:
     powers = [1 << i for i in range(max(1, most).bit_length())]
     return (*powers, most) if powers[-1] != most else tuple(powers)
-
-
-def _within(name: str, value: float, low: float, high: float) -> None:
-    if not (math.isfinite(value) and low <= value <= high):
-        raise UserError(f"{name} is {value:g}, must be from {low:g} to {high:g}", field=name, value=value, limit=(low, high))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ridgeline.bench.client import Client, Target, understand
-from ridgeline.bench.engines import Wish, command, engine, program, shown, version
+from ridgeline.bench.engines import Wish, command, engine, program, version
 from ridgeline.bench.engines_process import Process, ended, free_port, until_told_to_end
 from ridgeline.bench.machine_load import listener
 from ridgeline.bench.serve_options import Source
@@ -54,7 +55,7 @@ def serving(source: Source, seqs: int, context: int, say: Say) -> Iterator[Serve
         source.threads or len(os.sched_getaffinity(0)), source.engine_args,
     )  # fmt: skip
     line = command(wanted, begin, wish)
-    say(f"starting {wanted.name}: {shown(line)}")
+    say(f"starting {wanted.name}: {shlex.join(line)}")
     with until_told_to_end(), ended(Process(line)) as process:
         target = replace(Target.of(f"http://127.0.0.1:{wish.port}", source.api_key), prefix=wanted.prefix)
         process.wait(target, wanted.ready, READY_S)
@@ -62,7 +63,7 @@ def serving(source: Source, seqs: int, context: int, say: Say) -> Iterator[Serve
         listed = asyncio.run(_listed(target))
         name = source.served_model or listed.name or wanted.model_name(wish)
         yield Server(
-            wanted.name, target, name, process.pid, shown(line), version(wanted, begin), process.ready_s, str(process.log),
+            wanted.name, target, name, process.pid, shlex.join(line), version(wanted, begin), process.ready_s, str(process.log),
             listed.limit or wish.context,
         )  # fmt: skip
 

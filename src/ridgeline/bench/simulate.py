@@ -15,7 +15,7 @@ from ridgeline.bench.replica import Batching, Live, Replica, Seconds, StepLog
 from ridgeline.bench.routing import RouterName, router
 from ridgeline.bench.workloads import Job, Workload
 from ridgeline.engine.pace import Pace, pace_of
-from ridgeline.errors import InternalError, UserError
+from ridgeline.errors import InternalError, UserError, within
 from ridgeline.graph.step import Int32Array
 from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.planner.pool import kv_pool
@@ -77,9 +77,7 @@ class Simulation:
     def __init__(
         self, fleet: Fleet, workload: Workload, *, keep_steps: int = 20_000, on_step: Callable[[Replica, float], None] | None = None
     ) -> None:
-        if not 1 <= fleet.replicas <= 4096:
-            text = f"--replicas is {fleet.replicas}, must be from 1 to 4096"
-            raise UserError(text, field="--replicas", value=fleet.replicas, limit=(1, 4096))
+        within("--replicas", fleet.replicas, 1, 4096)
         self._workload, self._on_step = workload, on_step
         self._route = router(fleet.route)
         self._replicas = [_replica(i, fleet) for i in range(fleet.replicas)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import ridgeline.cli.args as args
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, one_of, within
 
 if TYPE_CHECKING:
     from ridgeline.bench.serve_options import ServeOptions, Source
@@ -206,10 +206,10 @@ def client(
     from ridgeline.cli.output import print_json
 
     wanted = [int(n) for n in _numbers("--streams", streams, whole=True)]
-    if not wanted or min(wanted) < 1 or max(wanted) > 5000:
-        raise UserError(f"--streams is {streams}, must be from 1 to 5000", field="--streams", value=streams, limit=(1, 5000))
-    if not (0.1 <= rate <= 1e6 and 0.1 <= seconds <= 600):
-        raise UserError("--rate must be from 0.1 to 1e6, --seconds from 0.1 to 600", field="--rate", value=rate)
+    for n in wanted or [0]:
+        within("--streams", n, 1, 5000)
+    within("--rate", rate, 0.1, 1e6)
+    within("--seconds", seconds, 0.1, 600)
     found = [check(n, min(rate, 50.0 * n), seconds) for n in wanted]
     if json:
         print_json({"checks": [c.as_json() for c in found]})
@@ -223,9 +223,8 @@ def serve_options(source: Source, given: Mapping[str, Any]) -> ServeOptions:
     from ridgeline.bench.load_workloads import preset
     from ridgeline.bench.serve_options import ServeOptions
 
-    if given["endpoint"] not in (None, "chat", "completions"):
-        text = f"--endpoint is {given['endpoint']}, must be chat or completions"
-        raise UserError(text, field="--endpoint", value=given["endpoint"])
+    if given["endpoint"] is not None:
+        one_of("--endpoint", given["endpoint"], ("chat", "completions"))
     own, trace = preset(given["workload"]).slo, given.get("trace")
     ttft, tpot = given.get("slo_ttft"), given.get("slo_tpot")
     return ServeOptions(

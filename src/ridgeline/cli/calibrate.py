@@ -7,20 +7,16 @@ from dataclasses import asdict
 from ridgeline.bench.calibrate import FORMATS, MOST_SECONDS, calibrate
 from ridgeline.cli.output import note, print_json, table
 from ridgeline.cli.plan import model_facts
-from ridgeline.errors import UserError
+from ridgeline.errors import within
 from ridgeline.planner.calibration import linear_formats
 from ridgeline.planner.question import MAX_THREADS
 
 
 def run(model: str | None, threads: int | None, seconds: float, *, as_json: bool) -> None:
     """Raises `UserError` for a budget out of range. Of a model only the formats of its tensors are looked at; it is never run."""
-    if not 0.1 <= seconds <= MOST_SECONDS:
-        raise UserError(
-            f"--seconds is {seconds:g}, must be from 0.1 to {MOST_SECONDS:g}", field="--seconds", value=seconds, limit=MOST_SECONDS
-        )
-    if threads is not None and not 1 <= threads <= MAX_THREADS:
-        limit = (1, MAX_THREADS)
-        raise UserError(f"--threads is {threads}, must be from 1 to {MAX_THREADS}", field="--threads", value=threads, limit=limit)
+    within("--seconds", seconds, 0.1, MOST_SECONDS)
+    if threads is not None:
+        within("--threads", threads, 1, MAX_THREADS)
     wanted: tuple[str, ...] = ()
     if model is not None:
         facts = model_facts(model)
