@@ -27,7 +27,7 @@ def test_templates_are_sized() -> None:
         assert found["usd_per_month"] == pytest.approx(found["usd_per_hour"] * 730)
         assert sum(s["rate_s"] for s in found["streams"]) == pytest.approx(template.peak_rate)
         for stream in found["streams"]:
-            assert stream["ttft_p99_ms"] <= template.ttft_s * 1e3 and stream["itl_p99_ms"] <= template.itl_s * 1e3
+            assert stream["ttft_p99_ms"] <= template.ttft_s * 1e3 and stream["tpot_p99_ms"] <= template.itl_s * 1e3
             assert stream["devices"] == stream["replicas"] * stream["tp"] and stream["replicas"] >= stream["replicas_by_mean"]
 
 

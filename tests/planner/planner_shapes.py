@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ridgeline.graph.graph import Graph
+from ridgeline.graph.rewrite import fuse
 from ridgeline.models.decoder import Layer, Sizes
 from ridgeline.models.llama import LlamaConfig, build
 from ridgeline.models.rope import Rotary
@@ -19,6 +20,12 @@ def llama(
 
 def mistral_7b(window: int | None = None) -> Graph:
     return llama(32000, 4096, 14336, 32, 32, 8, 128, window=window)
+
+
+def several() -> list[Graph]:
+    """As built, fused, with a window and tied weights, and a real size."""
+    plain = llama(96, 32, 80, 2, 4, 2, 8)
+    return [plain, fuse(plain), llama(96, 32, 80, 2, 4, 1, 8, window=16, tied=True), mistral_7b()]
 
 
 def llama_13b(kv_heads: int = 40) -> Graph:

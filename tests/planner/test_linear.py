@@ -9,18 +9,12 @@ import pytest
 from tests.planner import planner_shapes as shapes
 
 from ridgeline.graph.graph import Graph
-from ridgeline.graph.rewrite import fuse
 from ridgeline.graph.step import SharedWalk, Span
 from ridgeline.planner.cost import Cost, GraphCost
 from ridgeline.planner.linear import LinearCosts
 
 
-def graphs() -> list[Graph]:
-    plain = shapes.llama(96, 32, 80, 2, 4, 2, 8)
-    return [plain, fuse(plain), shapes.llama(96, 32, 80, 2, 4, 1, 8, window=16, tied=True), shapes.mistral_7b()]
-
-
-@pytest.mark.parametrize("graph", graphs(), ids=lambda g: f"{len(g.ops)}-{g.caches[0].window}")  # type: ignore[union-attr]
+@pytest.mark.parametrize("graph", shapes.several(), ids=lambda g: f"{len(g.ops)}-{g.caches[0].window}")  # type: ignore[union-attr]
 def test_costs_are_linear_in_a_steps_numbers(graph: Graph) -> None:
     book = GraphCost(graph)
     costs, expected, rng = LinearCosts(book), Cost(), np.random.default_rng(0)

@@ -14,23 +14,22 @@ from ridgeline.bench.runner import OneSequence, random_tokens
 from ridgeline.engine.loader import load_program, open_model
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.ops import Attend, CacheWrite, Embed, Linear, LinearGroup
-from ridgeline.graph.rewrite import fuse
 from ridgeline.graph.step import SharedWalk, Span
 from ridgeline.options import Options
+from ridgeline.planner.catalog import find_model
 from ridgeline.planner.cost import Cost, GraphCost
+from ridgeline.planner.formats import kv_format_named
 from ridgeline.planner.hardware import Machine
+from ridgeline.planner.local import local_facts
+from ridgeline.planner.parallel import Layout
 from ridgeline.planner.predictor import StepPredictor
 from ridgeline.planner.roofline import predict
+from ridgeline.planner.setup import Setup, host_device
 
 MACHINE = Machine("test", 12.0, 300.0, 90.0, 2, "avx2", "measured")
 
 
-def graphs() -> list[Graph]:
-    plain = shapes.llama(96, 32, 80, 2, 4, 2, 8)
-    return [plain, fuse(plain), shapes.llama(96, 32, 80, 2, 4, 1, 8, window=16, tied=True), shapes.mistral_7b()]
-
-
-@pytest.mark.parametrize("graph", graphs(), ids=lambda g: f"{len(g.ops)}-{g.caches[0].window}")  # type: ignore[union-attr]
+@pytest.mark.parametrize("graph", shapes.several(), ids=lambda g: f"{len(g.ops)}-{g.caches[0].window}")  # type: ignore[union-attr]
 def test_fast_equals_slow(graph: Graph) -> None:
     book = GraphCost(graph)
     fast = StepPredictor(book, MACHINE)
@@ -50,6 +49,20 @@ def test_shared_walks_save_reads() -> None:
     assert quick(spans) - quick(spans, walk) == pytest.approx(7 * 3840 * 131_072 / 12e9, rel=1e-6)
     slow = StepPredictor(book, MACHINE)
     assert 0 < slow(spans) - slow(spans, walk) < 7 * 3840 * 131_072 / 12e9
+
+
+@pytest.mark.parametrize("mix", ["Q4_0", "Q4_K_M"])
+def test_a_plan_of_a_file_has_the_engines_costs(tmp_path: Path, mix: str) -> None:
+    """What the simulator paces this host by is what the engine paces itself by."""
+    path = tmp_path / "m.gguf"
+    write_random(path, SHAPES["tiny"], mix)
+    facts = local_facts(path)
+    costs = Setup(facts, host_device(MACHINE, 8e9), None, kv_format_named("int8"), Layout()).costs()
+    theirs = open_model(Options(str(path), max_model_len=64, threads=1, kv_cache_dtype="int8")).costs()
+    assert costs is not None
+    for spans in ([Span(0, 17, 1, 1), Span(1, 0, 12, 1)], [Span(0, 0, 40, 0)]):
+        assert costs.total(costs.work(spans)) == theirs.total(theirs.work(spans))
+    assert Setup(find_model("gpt-oss-20b"), host_device(MACHINE, 8e9), None, kv_format_named("bf16"), Layout()).costs() is None
 
 
 @pytest.mark.parametrize("mix", ["Q4_0", "Q4_K_M", "F16"])

@@ -135,9 +135,10 @@ print(json.dumps({"peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_max
 
 @pytest.mark.real_model
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["smollm2.gguf", "smollm2-q8_0.gguf", "gemma3-270m.gguf"])
+@pytest.mark.parametrize("name", ["smollm2.gguf", "smollm2-q8_0.gguf", "gemma3-270m.gguf", "1b-Q4_K_M.gguf"])
 def test_memory_is_within_a_tenth_of_the_peak(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Eight sequences of 528 tokens in process: resident at most against weights + KV + activations + rest."""
+    """Eight sequences of 528 tokens in process: resident at most against weights + KV + activations + rest. The rest was fitted to the
+    first three, not to the last."""
     path = MODELS / name
     if not path.exists():
         pytest.skip(f"{path} is not there")

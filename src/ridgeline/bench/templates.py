@@ -12,7 +12,8 @@ from decimal import Decimal
 from math import ceil
 from typing import Any
 
-from ridgeline.bench.outcome import Promise, outcome
+from ridgeline.bench.client_metrics import Slo
+from ridgeline.bench.outcome import outcome
 from ridgeline.bench.simulate import fleet_of, simulate
 from ridgeline.bench.workloads import Lengths, poisson
 from ridgeline.engine.pace import paced_budget
@@ -138,7 +139,7 @@ def _row(
         "model": option.setup.facts.name, "rate_s": traffic.rate, "prompt": stream.prompt, "cached": stream.cached, "output": stream.output,
         "tp": stream.tp, "replicas_by_mean": planned, "replicas": replicas, "devices": replicas * stream.tp,
         "usd_per_hour": None if each is None else rounded(each * replicas), "ttft_p99_ms": found["ttft_ms"]["p99"],
-        "itl_p99_ms": found["tpot_ms"]["p99"], "busy": found["utilization"]["mean"], "goodput_share": found["goodput_share"], "met": met,
+        "tpot_p99_ms": found["tpot_ms"]["p99"], "busy": found["utilization"]["mean"], "goodput_share": found["goodput_share"], "met": met,
         "times": option.setup.labels()["step_time_ms"],
     }  # fmt: skip
 
@@ -147,7 +148,7 @@ def _served(setup: Setup, stream: Stream, template: Template, rate: float) -> di
     """One replica under its share of the peak."""
     fleet = fleet_of(setup, paced_budget(STEP_TOKENS, SEQUENCES, template.itl_s), 2 * (stream.prompt + stream.output))
     workload = poisson(SIMULATED, rate, Lengths(stream.prompt - stream.cached, stream.output, 0.5), prefix=stream.cached)
-    return outcome(simulate(fleet, workload), Promise(template.ttft_s, template.itl_s))
+    return outcome(simulate(fleet, workload), Slo(template.ttft_s, template.itl_s))
 
 
 def _met(found: Mapping[str, Any], template: Template) -> bool:

@@ -174,7 +174,7 @@ def templates(name: str | None, device: str, users: int | None, price: Decimal |
     rows = [
         [
             s["model"], f"{s['rate_s']:.1f}", f"{s['prompt']} ({s['cached']})", s["output"], s["tp"], f"{s['replicas']}",
-            f"{s['ttft_p99_ms']:.0f}", f"{s['itl_p99_ms']:.1f}", f"{s['goodput_share']:.0%}", "yes" if s["met"] else "NO",
+            f"{s['ttft_p99_ms']:.0f}", f"{s['tpot_p99_ms']:.1f}", f"{s['goodput_share']:.0%}", "yes" if s["met"] else "NO",
         ]
         for s in found["streams"]
     ]  # fmt: skip

@@ -86,7 +86,7 @@ def _file(name: str) -> Path | None:
     from ridgeline.formats.pull import find_cached
 
     if not name.strip():
-        raise UserError("no model was named", field="MODEL", value=name, remedy="name one of `ridgeline models` or a file")
+        raise UserError("no model was named", field="MODEL", value=name, remedy="name one of `ridgeline models` or a file, or use --page")
     path = Path(name).expanduser()
     if path.exists() and (path.suffix in (".gguf", ".json", ".safetensors") or path.is_dir()):
         return path

@@ -8,23 +8,12 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from ridgeline.cli.output import note
-from ridgeline.cli.plan import model_facts, plan
-from ridgeline.errors import UserError
+from ridgeline.cli.plan import model_facts
 from ridgeline.planner.catalog import models
 from ridgeline.planner.facts import ModelFacts
 from ridgeline.planner.question import Question
 from ridgeline.planner.question_text import texts_of
 from ridgeline.server.plan_desk import THIS_HOST, Host
-
-
-def start(asked: Question, *, page: bool, port: int, show: bool, as_json: bool) -> None:
-    """The page, or the plan in words or JSON. Raises `UserError` for no model, which only the page can do without."""
-    if page:
-        open_page(asked, port=port, show=show)
-    elif not asked.model:
-        raise UserError("no model was named", field="MODEL", remedy="name one of `ridgeline models`, a file, or use --page")
-    else:
-        plan(asked, as_json=as_json)
 
 
 def open_page(asked: Question, *, port: int, show: bool) -> None:

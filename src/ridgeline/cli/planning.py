@@ -97,9 +97,7 @@ def plan(
     ignore_window: IgnoreWindow = False,
     explain: Explain = False,
     draft: Draft = None,
-    page: Page = False,
-    port: Port = 0,
-    open_: Open = False,
+    page: Page = False, port: Port = 0, open_: Open = False,
     json: args.Json = False,
 ) -> None:
     """How many users fit, how fast they are served, and at what price, before anything is bought.
@@ -113,7 +111,7 @@ def plan(
       ridgeline plan Qwen3-32B --device "H100 SXM" --tp 2 --rate 5/s --cached 2K --price 2.69/h
       ridgeline plan --page                                           the same with sliders and plots, in a browser
     """
-    from ridgeline.cli.plan_page import start
+    from ridgeline.cli.plan import plan as run
     from ridgeline.planner.question import Question
 
     asked = Question(
@@ -121,7 +119,11 @@ def plan(
         price, utilization if utilization is not None else Decimal(1), weight_dtype, kv_dtype, kv_heads, weights_bytes, bandwidth,
         memory, overhead, math, tp, pp, replicas, threads, ideal, ignore_window, explain, draft,
     )  # fmt: skip
-    start(asked, page=page, port=port, show=open_, as_json=json)
+    if not page:
+        return run(asked, as_json=json)
+    from ridgeline.cli.plan_page import open_page
+
+    open_page(asked, port=port, show=open_)
 
 
 def simulate(

@@ -12,7 +12,8 @@ from time import perf_counter
 from typing import Any, get_args
 
 from ridgeline import __version__
-from ridgeline.bench.outcome import Promise, outcome
+from ridgeline.bench.client_metrics import Slo
+from ridgeline.bench.outcome import outcome
 from ridgeline.bench.replica import Batching
 from ridgeline.bench.report import report
 from ridgeline.bench.report_json import to_json
@@ -28,20 +29,18 @@ from ridgeline.cli.plan import setup_of
 from ridgeline.engine.pace import paced_budget
 from ridgeline.errors import UserError
 from ridgeline.kv.manager import CachePolicy
-from ridgeline.options import Options
 from ridgeline.planner.question import Question, check
 from ridgeline.planner.setup import Setup
 
 LENGTHS = Lengths()
 MAX_COUNT = 1 << 30
-TABLE_STEP, HOST_STEP = 2048, Options("").max_num_batched_tokens  # tokens of a step
 WORKLOADS = ("poisson", "closed", "bursts", "agents")
 
 
 @dataclass(frozen=True)
 class SimulateArgs:
-    """What was typed. requests: sessions for agents; prefix: shared tokens; batching both: one run of each. Tokens of a step by default:
-    2048 on a device of the table, what our own engine has on this host."""
+    """What was typed. requests: sessions for agents; prefix: shared tokens; batching both: one run of each. max_num_batched_tokens None: as
+    the plan has it."""
 
     workload: str = "poisson"
     trace_in: Path | None = None
@@ -69,17 +68,16 @@ def run(plan: Question, args: SimulateArgs, *, as_json: bool) -> None:
     if plan.device is None and not plan.this_host:
         raise UserError("nothing to simulate on", field="--device", remedy="name a device of `ridgeline hardware`, or give --this-host")
     check(plan)
-    if args.max_num_batched_tokens is None:
-        args = replace(args, max_num_batched_tokens=HOST_STEP if plan.this_host else TABLE_STEP)
     _check(args)
     setup = setup_of(plan)
-    promise = Promise(plan.ttft, plan.itl)
+    args = replace(args, max_num_batched_tokens=args.max_num_batched_tokens or setup.chunk)
+    promise = Slo(plan.ttft, plan.itl)
     each = plan.price if plan.price is not None else setup.device.usd_low
     usd = None if each is None else each * setup.layout.devices
-    found: list[tuple[str, Run, dict[str, Any]]] = []
+    fleet, found = _fleet(args, setup), list[tuple[str, Run, dict[str, Any]]]()
     for batching in [b for b in get_args(Batching) if args.batching in (b, "both")]:
         started = perf_counter()
-        done = simulate(_fleet(args, setup, batching), workload_of(args))
+        done = simulate(replace(fleet, batching=batching), workload_of(args))
         result = outcome(done, promise, usd) | {"batching": batching, "simulated_in_s": perf_counter() - started}
         found.append((f"{batching} batching", done, result))
     if args.trace_out is not None:
@@ -127,14 +125,14 @@ def workload_of(args: SimulateArgs) -> Workload:
             return poisson(args.requests, args.rate, args.lengths, args.seed, args.prefix)
 
 
-def _fleet(args: SimulateArgs, setup: Setup, batching: Batching) -> Fleet:
+def _fleet(args: SimulateArgs, setup: Setup) -> Fleet:
     most = max((len(j.prompt) + j.output for j in workload_of(args).start()), default=1)
     longest = most * (args.turns if args.workload == "agents" and args.trace_in is None else 1)
     limit = setup.facts.max_context or 1 << 24
-    budget = paced_budget(args.max_num_batched_tokens or TABLE_STEP, args.max_num_seqs)
+    budget = paced_budget(args.max_num_batched_tokens or setup.chunk, args.max_num_seqs)
     return fleet_of(
         setup, budget, min(longest, limit), args.kv_blocks, replicas=setup.layout.replicas, route=args.router,
-        prefix_cache=args.prefix_cache, batching=batching, max_model_len=limit,
+        prefix_cache=args.prefix_cache, max_model_len=limit,
     )  # fmt: skip
 
 

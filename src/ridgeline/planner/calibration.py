@@ -116,7 +116,7 @@ class Calibration:
         return exp(log(at[i - 1]) * (1 - share) + log(at[i]) * share)
 
 
-MOST_KEPT = 0.7  # of a model that fits the caches almost whole: what steps leave in between is lost again
+MOST_KEPT = 0.7  # assumed, of a model that fits the caches almost whole: the rest of a step takes room in them too
 
 
 def kept_bytes(small_bytes: float, small_s: float, large_bytes: float, large_s: float) -> float:

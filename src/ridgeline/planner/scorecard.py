@@ -21,7 +21,7 @@ from ridgeline.planner.tables import package_rows
 SHAPE = "Mistral-7B-v0.3"
 HEADS, HEAD_DIM = 32, 128
 LATENT, ROPE, WINDOW = 512, 64, 4096
-# State of a layer in float32: a matrix of d_k x d_v for each head; Mamba's d_inner x d_state at twice this width.
+# Numbers of a layer's state, kept in float32: d_k x d_v for each head as Qwen3-Next has it, d_inner x d_state as Falcon-Mamba (models.csv).
 LINEAR_STATE, MAMBA_STATE = 32 * 128 * 128, 8192 * 16
 
 

@@ -16,6 +16,7 @@ from ridgeline.errors import UserError
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.manifest import manifest
 from ridgeline.kv.layout import KvFormat
+from ridgeline.options import Options
 from ridgeline.planner.calibration import CalibratedSeconds, Calibration, linear_formats
 from ridgeline.planner.cost import GraphCost
 from ridgeline.planner.demand import weight_bytes
@@ -27,8 +28,9 @@ from ridgeline.planner.parallel import Layout
 
 # aiconfigurator's reserve and its NCCL buffers, bytes; a small device gives a tenth of its memory at most.
 RESERVE_BYTES, RESERVE_SHARE, COLLECTIVE_BYTES = 3.5e9, 0.1, 0.4e9
-# Our own engine on this host: interpreter and libraries, tables of the tokenizer per id, tokens of a step, bytes of an activation.
-HOST_OVERHEAD_BYTES, HOST_ID_BYTES, HOST_CHUNK, HOST_VALUE_BYTES = 75e6, 150.0, 512, 4
+# Our own engine: interpreter and libraries, and the tokenizer's tables per id, fitted to the resident peaks of SmolLM2-135M and
+# Gemma-3-270M (2026-11-30, x86-64, Python 3.11); tokens of a step; bytes of an activation.
+HOST_OVERHEAD_BYTES, HOST_ID_BYTES, HOST_CHUNK, HOST_VALUE_BYTES = 75e6, 150.0, Options("").max_num_batched_tokens, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,11 @@ class Setup:
         return reserve + (COLLECTIVE_BYTES if self.layout.tp * self.layout.pp > 1 else 0.0)
 
     @property
+    def chunk(self) -> int:
+        """Tokens of a step at most."""
+        return HOST_CHUNK if self.host else CHUNK
+
+    @property
     def chosen_math(self) -> MathType:
         """What linear layers compute in: as asked, else the format's own where the device has it, else bf16 (weights are widened)."""
         if self.math is not None:
@@ -122,7 +129,7 @@ class Setup:
         return Deployment(
             facts, self.weights, self.kv, ceilings, self.layout, self.efficiency or default, self.ideal, self.overhead_bytes,
             calibrated=self.calibrated, draft=self._draft(),
-            chunk=HOST_CHUNK if self.host else CHUNK, value_bytes=HOST_VALUE_BYTES if self.host else 2,
+            chunk=self.chunk, value_bytes=HOST_VALUE_BYTES if self.host else 2,
         )  # fmt: skip
 
     def _draft(self) -> Draft | None:
@@ -188,7 +195,8 @@ class Setup:
             time = f"measured ceilings of this host ({self.device.price_dates}), roofline at efficiency 1: no run is faster"
         else:
             time = f"assumed: table's peaks x efficiency {e.memory:g} of bandwidth, {e.math:g} of math, {e.op_s * 1e6:g} us an op"
-        memory = "exact: weights + KV" if self.ideal else "exact weights and KV; assumed activations and overhead"
+        rest = "overhead fitted to two small models" if self.host and self.overhead is None else "overhead"
+        memory = "exact: weights + KV" if self.ideal else f"exact weights and KV; assumed activations and {rest}"
         return {
             "params": counted, "weights_bytes": weights, "kv_bytes_per_token": f"exact: {self.kv.name} cache", "memory_bytes": memory,
             "kv_bytes_per_sequence": f"exact: {self.kv.name} cache" + ("" if self.ideal else ", whole blocks of 16 tokens"),
