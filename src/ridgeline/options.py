@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, one_of, within
 from ridgeline.types import KvDtype
 
 Backend = Literal["cpu", "reference"]
 SchedulingPolicy = Literal["fcfs", "priority", "lpm"]
 IsaChoice = Literal["auto", "portable", "avx2", "avx512"]
-SpecMethod = Literal["ngram", "draft_model"]
+SpecMethod = Literal["ngram", "draft_model", "self"]
 AcceptRule = Literal["coupled", "rejection"]
 KV_DTYPE_NAMES: dict[str, KvDtype | Literal["auto"]] = {
     "auto": "auto", "f32": "f32", "float32": "f32", "bf16": "bf16", "bfloat16": "bf16", "f16": "f16", "float16": "f16",
@@ -55,7 +55,8 @@ def parse_size(text: str | int, *, name: str = "value") -> int:
 class SpeculativeConfig:
     """How to guess tokens ahead, under vLLM's keys. Raises `UserError` naming the key, its value and the limit.
 
-    method: ngram (the prompt and the answer so far) or draft_model (`model`, of the same vocabulary).
+    method: ngram (the prompt and the answer so far), draft_model (`model`, of the same vocabulary) or self (the model itself with layers
+    left out).
     num_speculative_tokens: most guesses of a sequence in a step. prompt_lookup_min, _max: tokens that must agree, and at which no longer
     agreement is looked for. accept: coupled never changes a word; rejection keeps the distribution only (vLLM's rejection_sample_method
     strict and probabilistic). adaptive: fewer guesses, or none, where they would cost time; not with rejection, whose draws depend on it.
@@ -72,8 +73,8 @@ class SpeculativeConfig:
     disable_by_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        _one_of("speculative_config: method", self.method, get_args(SpecMethod))
-        _one_of("speculative_config: accept", self.accept, get_args(AcceptRule))
+        one_of("speculative_config: method", self.method, get_args(SpecMethod))
+        one_of("speculative_config: accept", self.accept, get_args(AcceptRule))
         most = self.prompt_lookup_max if isinstance(self.prompt_lookup_max, int) else 64
         for name, low, high in (
             ("num_speculative_tokens", 1, 16), ("prompt_lookup_max", 1, 64), ("prompt_lookup_min", 1, most),
@@ -103,7 +104,7 @@ _SPEC_IDLE = {"draft_tensor_parallel_size": (1, None), "parallel_drafting": (Fal
 # Methods of others, and what they would need.
 _SPEC_REFUSED = {
     **dict.fromkeys(("eagle", "eagle3", "medusa", "mtp", "deepseek_mtp", "mlp_speculator", "dflash"), "trained heads"),
-    "suffix": "a store of earlier answers", "self": "two programs that share packed weights",
+    "suffix": "a store of earlier answers",
 }  # fmt: skip
 
 
@@ -128,13 +129,13 @@ def speculative_config(given: str | Mapping[str, Any] | SpeculativeConfig | None
     method = values.setdefault("method", "draft_model" if values.get("model") not in (None, "ngram", "[ngram]") else "ngram")
     if isinstance(method, str) and method in _SPEC_REFUSED:
         text = f"speculative_config: method {method} is not supported: it needs {_SPEC_REFUSED[method]}"
-        raise UserError(text, field="method", value=method, limit=get_args(SpecMethod), remedy="use ngram or draft_model")
+        raise UserError(text, field="method", value=method, limit=get_args(SpecMethod), remedy="use ngram, draft_model or self")
     values["method"] = _SPEC_ALIASES.get(str(method), str(method))
     if values["method"] == "ngram" and values.get("model") in ("ngram", "[ngram]"):
         del values["model"]
     rule = values.pop("rejection_sample_method", None)
     if rule is not None:
-        _one_of("speculative_config: rejection_sample_method", rule, tuple(_SPEC_RULES))
+        one_of("speculative_config: rejection_sample_method", rule, tuple(_SPEC_RULES))
         values.setdefault("accept", _SPEC_RULES[rule])
     known = {f.name for f in dataclasses.fields(SpeculativeConfig)}
     for name in values:
@@ -183,27 +184,21 @@ class Options:
             if value is None and name in ("max_model_len", "threads", "kv_cache_memory_bytes"):
                 continue
             number = parse_count(value, name=name)
-            if not low <= number <= high:
-                raise UserError(f"{name} is {number}, must be from {low} to {high}", field=name, value=number, limit=(low, high))
+            within(name, number, low, high)
             object.__setattr__(self, name, number)
         if self.itl_target is not None and not 0 < self.itl_target < 3600:
             message = f"itl_target is {self.itl_target} s, must be above 0"
             raise UserError(message, field="itl_target", value=self.itl_target, limit=(0, 3600))
-        _one_of("scheduling_policy", self.scheduling_policy, get_args(SchedulingPolicy))
-        _one_of("backend", self.backend, get_args(Backend))
-        _one_of("isa", self.isa, get_args(IsaChoice))
+        one_of("scheduling_policy", self.scheduling_policy, get_args(SchedulingPolicy))
+        one_of("backend", self.backend, get_args(Backend))
+        one_of("isa", self.isa, get_args(IsaChoice))
         keys, slash, values = self.kv_cache_dtype.partition("/")
         if slash and self.kv_cache_dtype_v is None:
             object.__setattr__(self, "kv_cache_dtype", keys)
             object.__setattr__(self, "kv_cache_dtype_v", values)
-        _one_of("kv_cache_dtype", self.kv_cache_dtype, tuple(KV_DTYPE_NAMES))
+        one_of("kv_cache_dtype", self.kv_cache_dtype, KV_DTYPE_NAMES)
         if self.kv_cache_dtype_v is not None:
-            _one_of("kv_cache_dtype_v", self.kv_cache_dtype_v, tuple(KV_DTYPE_NAMES))
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UserError(f"{name} is {value!r}, must be one of {', '.join(allowed)}", field=name, value=value, limit=allowed)
+            one_of("kv_cache_dtype_v", self.kv_cache_dtype_v, KV_DTYPE_NAMES)
 
 
 def make_options(model: str, given: dict[str, Any]) -> Options:

@@ -16,15 +16,21 @@ import pytest
 from ridgeline.engine.choice import Choice
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.speculate import Speculator
+from ridgeline.graph.caches import cache_groups
+from ridgeline.graph.rewrite import residual_sums, without
 from ridgeline.graph.step import Step
+from ridgeline.kv.manager import KvCache
 from ridgeline.scheduler.state import Sequence
+from ridgeline.spec.draft import DraftProposer
 from ridgeline.spec.ngram import NgramProposer
 
 pytest.importorskip("ridgeline.backends.cpu.native._native", reason="the native backend is not built")
 
-from tests.equivalence.schedules import REAL, STOCK, Break, Schedule, alone, stock
+from tests.equivalence.schedules import MODEL_LEN, REAL, STOCK, Break, Schedule, alone, limits_of, model, stock
 from tests.models.tiny import VOCAB
 from tests.spec.guessing import Knowing
+
+from ridgeline.backends import cpu
 
 EVENTS = (
     "spec_decode_num_accepted_tokens_per_pos_3", "copies_on_write", "window_releases", "preemptions", "ended_abort", "forks", "evictions",
@@ -72,6 +78,34 @@ def test_any_schedule_with_drafts_gives_each_request_what_it_gets_alone(count: i
     assert all(events[name] > 5 for name in EVENTS), {name: events[name] for name in EVENTS}
     assert events["spec_decode_num_draft_tokens"] > 1.3 * events["spec_decode_num_accepted_tokens"] > 500
     assert events["ended_error"] == events["backend_faults"] == events["engine_restarts"] == 0
+
+
+class OfItself(Guessing):
+    """The guesses are the model's own, without some half layers, on the weights that the target packed."""
+
+    def speculator(self, core: EngineCore) -> Speculator:
+        rng = np.random.default_rng(self.seed)
+        graph, tensors = model(self.family)
+        sums = residual_sums(graph)
+        left = {sums[i] for i in rng.permutation(len(sums))[: int(rng.integers(0, 3))]}
+        draft = without(graph, left) if without(graph, left).caches else graph
+        windows, plan = [g.window for g in cache_groups(draft.caches)], core.program.plan  # type: ignore[attr-defined]
+        blocks = tuple(int(rng.integers(40, 700)) for _ in windows)
+        program = cpu.load(draft, tensors, replace(plan, blocks=blocks), shared=core.program.packed)  # type: ignore[attr-defined]
+        program.native.fill_kv(0xFF)
+        kv = KvCache(windows, blocks, plan.block_size, "radix" if rng.integers(2) else "off")
+        proposer = DraftProposer(program, kv, limits_of(self.family).vocab, MODEL_LEN, int(rng.choice([16, 512])))
+        return Speculator(proposer, int(rng.integers(1, 6)))
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.long)])
+def test_a_model_that_guesses_for_itself_changes_nothing(count: int) -> None:
+    events: Counter[str] = Counter()
+    bad = {seed: wrong for seed in range(count) if (wrong := OfItself(seed).run(events))}
+    assert bad == {}
+    assert all(events[name] > 2 for name in EVENTS if "per_pos" not in name), {name: events[name] for name in EVENTS}
+    assert events["spec_decode_num_draft_tokens"] > events["spec_decode_num_accepted_tokens"] > 200
+    assert events["ended_error"] == events["backend_faults"] == events["engine_restarts"] == events["speculation_faults"] == 0
 
 
 def found(breaks: Break | None = None, most: int = 60) -> bool:

@@ -16,7 +16,7 @@ from ridgeline.graph.graph import Graph
 from ridgeline.graph.liveness import Buffers, assign_buffers
 from ridgeline.graph.manifest import check_tensors, manifest
 from ridgeline.graph.ops import Add, AddNorm, Embed, Linear, LinearGroup, Mul, Op, RmsNorm, SelectRows, inputs, results
-from ridgeline.graph.rewrite import fuse
+from ridgeline.graph.rewrite import fuse, residual_sums, without
 from ridgeline.graph.verify import GraphError, selected_values, value_widths, verify
 
 TOKENS = np.random.default_rng(0).integers(0, 199, 17).astype(np.int32)
@@ -46,6 +46,25 @@ def test_fuse_leaves_nothing_to_fuse(family: str) -> None:
     assert fuse(fused).ops == fused.ops
     assert manifest(fused) == manifest(graph)
     assert graph.ops == tiny(family)[0].ops  # pure
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_sum_left_out_is_a_sum_that_adds_nothing(family: str) -> None:
+    """Bit for bit: what the left out half would have read, computed and kept is gone, the rest is as it was."""
+    graph, tensors = tiny(family)
+    sums = residual_sums(graph)
+    assert sums == ("layers.0.attn_sum", "layers.0.out", "layers.1.attn_sum", "layers.1.out")
+    for left in (sums[:1], sums[1:2], sums[2:], sums[1:3], ()):
+        draft = without(graph, left)
+        verify(draft)
+        silent = {w for s in left for w in (s.replace("attn_sum", "o") if s.endswith("attn_sum") else s.replace("out", "down"),)}
+        zeroed = {n: replace(t, data=np.zeros_like(t.data)) if n in silent else t for n, t in tensors.items()}
+        want = run_whole(graph, zeroed, TOKENS, taps=["hidden"])
+        got = run_whole(draft, tensors, TOKENS, taps=["hidden"])
+        assert np.array_equal(got.logits(), want.logits()) and np.array_equal(got.tap("hidden"), want.tap("hidden")), left
+        assert len(draft.caches) == 2 - sum(s.endswith("attn_sum") for s in left)
+        assert manifest(draft).items() <= manifest(graph).items() and not silent & set(manifest(draft))
+    assert without(graph, ()).ops == graph.ops
 
 
 def test_a_sum_with_two_norms_is_left_alone() -> None:

@@ -44,7 +44,7 @@ System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message
 
 
 _SPECULATIVE_HELP = (
-    "Guess tokens ahead and verify them, as JSON with vLLM's keys: method (ngram, draft_model), num_speculative_tokens, model, "
+    "Guess tokens ahead and verify them, as JSON with vLLM's keys: method (ngram, draft_model, self), num_speculative_tokens, model, "
     "prompt_lookup_min, prompt_lookup_max. Changes no word (but for rejection_sample_method probabilistic)."
 )
 SpeculativeConfig = Annotated[str | None, typer.Option(metavar="JSON", help=_SPECULATIVE_HELP)]

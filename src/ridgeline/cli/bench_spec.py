@@ -9,7 +9,7 @@ import typer
 import ridgeline.cli.args as args
 
 _DRAFTS_HELP = "Numbers of guesses to try beside none and the adaptive number."
-_CONFIG_HELP = "How to guess, as for serve: method ngram (default) or draft_model with its model."
+_CONFIG_HELP = "How to guess, as for serve: method ngram (default), draft_model with its model, or self."
 
 
 def spec(
@@ -33,6 +33,7 @@ def spec(
       ridgeline bench spec smollm2
       ridgeline bench spec smollm2 --domain extraction --drafts 2,4,8 --json
       ridgeline bench spec ./big.gguf --speculative-config '{"method": "draft_model", "model": "./small.gguf"}'
+      ridgeline bench spec smollm2 --speculative-config '{"method": "self"}'
     """
     from ridgeline.bench.spec import DOMAINS, SpecBenchOptions, render, run
     from ridgeline.cli.output import note, print_json

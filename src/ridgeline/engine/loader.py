@@ -14,13 +14,14 @@ from ridgeline.backends import cpu
 from ridgeline.backends.base import KEY_SEGMENT, LoadPlan, Program
 from ridgeline.backends.cpu import CpuProgram, default_threads
 from ridgeline.engine.core import EngineCore
-from ridgeline.engine.drafting import DraftFile, open_draft
+from ridgeline.engine.drafting import DraftFile, draft_of_itself, open_draft
 from ridgeline.engine.machine import memory_budget
 from ridgeline.engine.pace import pace_of, paced_budget
 from ridgeline.engine.progress import packing_bar
 from ridgeline.engine.request import Limits
 from ridgeline.engine.resolve import Facts, resolve
-from ridgeline.engine.speculators import LoadedDraft, make_speculator
+from ridgeline.engine.self_draft import LeftOut, blocks_for, keep_for, kept_for, search, shipped_texts
+from ridgeline.engine.speculators import LoadedDraft, make_speculator, step_seconds
 from ridgeline.engine.words import Words, open_words
 from ridgeline.formats.checkpoint import Checkpoint, open_checkpoint
 from ridgeline.formats.pull import resolve as find
@@ -28,6 +29,7 @@ from ridgeline.formats.tensors import Tensor
 from ridgeline.graph.caches import cache_groups
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.ops import Embed
+from ridgeline.graph.step import Step
 from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.models import ModelSpec, load_spec
 from ridgeline.options import Options, Plan, speculative_config
@@ -75,13 +77,25 @@ def _costs(graph: Graph, tensors: Mapping[str, Tensor], plan: Plan) -> GraphCost
 
 def open_model(options: Options) -> OpenModel:
     """Raises `UserError` (unknown name, bad file, unsupported model, impossible option) before any heavy work."""
+    path, checkpoint, spec = _opened(options)
+    return _planned(options, path, checkpoint, spec, memory_budget())
+
+
+def _opened(options: Options) -> tuple[Path, Checkpoint, ModelSpec]:
     path = find(options.model)
     checkpoint = open_checkpoint(path)
-    spec = load_spec(checkpoint, options.max_model_len)
-    memory, config = memory_budget(), speculative_config(options.speculative_config)
-    if config is not None and config.method == "draft_model":
+    return path, checkpoint, load_spec(checkpoint, options.max_model_len)
+
+
+def _planned(options: Options, path: Path, checkpoint: Checkpoint, spec: ModelSpec, memory: int, left: LeftOut | None = None) -> OpenModel:
+    """left: what a draft of itself goes without; None: what is kept of an earlier search, and nothing before there was one."""
+    config = speculative_config(options.speculative_config)
+    if config is None or config.method == "ngram":
+        return OpenModel(checkpoint, spec, _resolved(options, path, spec, memory))
+    if config.method == "draft_model":
         return _open_with_draft(path, checkpoint, spec, open_draft(config, options, checkpoint, spec, memory))
-    return OpenModel(checkpoint, spec, _resolved(options, path, spec, memory))
+    left = left or kept_for(spec) or LeftOut()
+    return _open_with_draft(path, checkpoint, spec, draft_of_itself(left, options, path, checkpoint, spec, memory))
 
 
 def _resolved(options: Options, path: Path, spec: ModelSpec, memory: int) -> Plan:
@@ -92,8 +106,8 @@ def _open_with_draft(path: Path, checkpoint: Checkpoint, spec: ModelSpec, draft:
     plan = _resolved(draft.target, path, spec, draft.target_memory)
     own = replace(draft.options, max_model_len=min(plan.max_model_len, draft.spec.max_model_len))
     theirs = _resolved(own, draft.path, draft.spec, draft.memory)
-    weights = sum(t.nbytes for t in draft.spec.tensors.values())
-    note = f"draft {own.model}: {weights / 1e6:.0f} MB of weights and {theirs.kv_bytes / 1e6:.0f} MB of KV cache beside the target's"
+    weights = f"{draft.weights / 1e6:.0f} MB of weights" if draft.weights else "no weights"
+    note = f"draft {draft.name}: {weights} and {theirs.kv_bytes / 1e6:.0f} MB of KV cache beside the target's"
     if own.max_model_len != plan.max_model_len:
         note += f"; it guesses up to token {own.max_model_len}"
     return OpenModel(checkpoint, spec, replace(plan, notes=(*plan.notes, note)), OpenModel(draft.checkpoint, draft.spec, theirs))
@@ -102,33 +116,59 @@ def _open_with_draft(path: Path, checkpoint: Checkpoint, spec: ModelSpec, draft:
 def load(options: Options) -> LoadedModel:
     """Everything that a request needs. Raises like `open_model`, and for a tokenizer that is not understood."""
     start = perf_counter()
-    model = open_model(options)
-    text = open_words(model.checkpoint)
-    program = load_program(model)
+    (path, checkpoint, spec), memory = _opened(options), memory_budget()
+    model, packed = _planned(options, path, checkpoint, spec, memory), None
+    text = open_words(checkpoint)
+    of_itself = model.plan.speculative is not None and model.plan.speculative.method == "self"
+    if of_itself and kept_for(spec) is None:
+        left, packed = _find_left_out(model, text)
+        keep_for(spec, left)
+        model = _planned(options, path, checkpoint, spec, memory, left)
+    program = load_program(model, packed)
     limits = Limits(model.plan.max_model_len, text.vocab_size, text.stop_ids)
     draft = None
     if model.draft is not None:
-        draft = LoadedDraft(model.draft.plan, load_program(model.draft), model.draft.costs(), model.draft.spec.tensors)
-    return LoadedModel(model.plan, program, model.spec.tensors, text, limits, perf_counter() - start, draft)
+        guesser = load_program(model.draft, program if of_itself else None)
+        draft = LoadedDraft(model.draft.plan, guesser, model.draft.costs(), model.draft.spec.tensors)
+    return LoadedModel(model.plan, program, spec.tensors, text, limits, perf_counter() - start, draft)
 
 
-def load_program(model: OpenModel) -> Program:
-    """Pack the weights for the backend of the plan."""
+def _find_left_out(model: OpenModel, text: Words) -> tuple[LeftOut, Program]:
+    """What a draft of itself goes without, and a program whose packed weights others may share."""
+    plan, spec, programs = model.plan, model.spec, list[Program]()
+    texts = shipped_texts(text.encode, spec.max_model_len)
+
+    def run(graph: Graph, taps: tuple[str, ...]) -> Program:
+        small = replace(plan, blocks=blocks_for(graph, texts, plan.block_size))
+        program = load_program(OpenModel(model.checkpoint, replace(spec, graph=graph), small), next(iter(programs), None), taps)
+        programs[1:] = []  # only the one that holds the weights stays
+        programs.append(program)
+        return program
+
+    def seconds(graph: Graph, step: Step) -> float:
+        return step_seconds(_costs(graph, spec.tensors, plan), plan)(step)
+
+    return search(spec.graph, texts, plan.block_size, run, seconds), programs[0]
+
+
+def load_program(model: OpenModel, shared: Program | None = None, taps: tuple[str, ...] = ()) -> Program:
+    """Pack the weights for the backend of the plan. shared: a program of the same file, whose weights are used as they are."""
     plan, spec = model.plan, model.spec
-    wanted = LoadPlan(plan.blocks, plan.block_size, plan.kv_dtype, plan.threads)
     if plan.backend == "reference":
         from ridgeline.backends import reference
 
-        return reference.load(spec.graph, spec.tensors, wanted)
-    return load_cpu(model)
+        wanted = LoadPlan(plan.blocks, plan.block_size, plan.kv_dtype, plan.threads, taps)
+        return reference.load(spec.graph, spec.tensors, wanted, shared if isinstance(shared, reference.ReferenceProgram) else None)
+    return load_cpu(model, shared if isinstance(shared, CpuProgram) else None, taps)
 
 
-def load_cpu(model: OpenModel) -> CpuProgram:
+def load_cpu(model: OpenModel, shared: CpuProgram | None = None, taps: tuple[str, ...] = ()) -> CpuProgram:
     """Pack for the CPU backend, whatever the plan says, then let go of the file's pages."""
     plan, spec = model.plan, model.spec
     with packing_bar(plan.model) as report:
-        wanted = LoadPlan(plan.blocks, plan.block_size, plan.kv_dtype, plan.threads)
-        program = cpu.load(spec.graph, spec.tensors, wanted, None if plan.isa == "auto" else plan.isa, report)
+        wanted = LoadPlan(plan.blocks, plan.block_size, plan.kv_dtype, plan.threads, taps)
+        isa, packed = None if plan.isa == "auto" else plan.isa, None if shared is None else shared.packed
+        program = cpu.load(spec.graph, spec.tensors, wanted, isa, report, shared=packed)
     model.checkpoint.check_unchanged()
     model.checkpoint.release_all()
     return program

@@ -1,12 +1,17 @@
-"""Pure graph -> graph rewrites. A rewrite never changes a value's meaning, only how many ops make it."""
+"""Pure graph -> graph rewrites. `fuse` changes only how many ops make a value; `without` leaves parts of a model out, for a draft of it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from ridgeline.graph.graph import Graph
-from ridgeline.graph.ops import Add, AddNorm, Linear, LinearGroup, Op, RmsNorm
+from ridgeline.graph.ops import Add, AddNorm, Attend, CacheWrite, Linear, LinearGroup, Op, RmsNorm, inputs, results
+from ridgeline.graph.verify import weight_names
+
+_READS = ("x", "a", "b", "q", "k", "v", "gate", "up")  # fields that name values an op reads
 
 
 def fuse(graph: Graph) -> Graph:
@@ -53,3 +58,44 @@ def _add_norms(ops: tuple[Op, ...]) -> tuple[Op, ...]:
         elif not (isinstance(op, RmsNorm) and op.groups == 1 and op.x in joined):
             fused.append(op)
     return tuple(fused)
+
+
+def residual_sums(graph: Graph) -> tuple[str, ...]:
+    """The sums of the residual stream, first to last: each adds half a layer (attention, or the rest) to what came before it."""
+    made = {op.out: op for op in graph.ops if isinstance(op, Add)}
+    sums, value = list[str](), graph.outputs["hidden"]
+    while value in made:
+        sums.append(value)
+        value = made[value].a
+    return tuple(reversed(sums))
+
+
+def without(graph: Graph, sums: Collection[str]) -> Graph:
+    """An unfused graph with these residual sums left out: each is what it would have added to, and what only its other part needed goes
+    too, caches among it. Drafts of Draft & Verify (2309.08168) are made so. Of the taps "hidden" and "logits" remain."""
+    renamed = dict[str, str]()
+    kept = list[Op]()
+    for op in graph.ops:
+        reads: dict[str, Any] = {f: renamed.get(getattr(op, f), getattr(op, f)) for f in _READS if hasattr(op, f)}
+        op = replace(op, **reads)
+        if isinstance(op, Add) and op.out in sums:
+            renamed[op.out] = op.a
+        else:
+            kept.append(op)
+    outputs = {tap: renamed.get(graph.outputs[tap], graph.outputs[tap]) for tap in ("hidden", "logits")}
+    ops = _needed(kept, set(outputs.values()))
+    weights, caches = set(weight_names(ops)), {op.cache for op in ops if isinstance(op, Attend)}
+    tied = {name: stored for name, stored in graph.tied.items() if name in weights}
+    return Graph(graph.name, ops, tuple(c for c in graph.caches if c.name in caches), outputs, tied)
+
+
+def _needed(ops: list[Op], values: set[str]) -> tuple[Op, ...]:
+    """The ops that `values` are made of. A cache is written for those who attend to it."""
+    needed, caches = list[Op](), set[str]()
+    for op in reversed(ops):
+        if values.intersection(results(op)) or (isinstance(op, CacheWrite) and op.cache in caches):
+            needed.append(op)
+            values.update(inputs(op))
+            if isinstance(op, Attend):
+                caches.add(op.cache)
+    return tuple(reversed(needed))

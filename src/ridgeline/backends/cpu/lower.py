@@ -45,6 +45,14 @@ ACTIVATIONS: Mapping[ActivationKind, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 
 Progress = Callable[[int, int], None]
 
 
+@dataclass(frozen=True)
+class Packed:
+    """Matrices that a native program holds, by stored name: another program of the same file may share them."""
+
+    native: NativeProgram
+    numbers: Mapping[str, int]
+
+
 @dataclass
 class Lowering:
     """What has a number already. `weights` and `vectors` are by stored name, so a tied weight is packed once."""
@@ -55,6 +63,7 @@ class Lowering:
     buffers: Buffers
     widths: Mapping[str, int]
     progress: Progress | None = None
+    shared: Packed | None = None
     numbers: dict[int, int] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
     vectors: dict[str, int] = field(default_factory=dict)
@@ -68,8 +77,10 @@ class Lowering:
         return self.tensors[name]
 
     def weight(self, name: str) -> int:
-        """Packs a matrix at its first use and lets its source pages go."""
+        """Packs a matrix at its first use and lets its source pages go; one that another program has packed is shared with it."""
         stored = self.graph.tied.get(name, name)
+        if stored not in self.weights and self.shared is not None and stored in self.shared.numbers:
+            self.weights[stored] = self.native.share_weight(self.shared.native, self.shared.numbers[stored])
         if stored not in self.weights:
             tensor = self.tensor(stored)
             data = tensor.data if tensor.data.ndim == 2 and tensor.data.strides[1] == 1 else np.ascontiguousarray(tensor.data)
@@ -106,14 +117,20 @@ def check_weights(graph: Graph, tensors: Tensors) -> None:
 
 
 def lower(
-    graph: Graph, tensors: Tensors, native: NativeProgram, blocks: tuple[int, ...], taps: tuple[str, ...], progress: Progress | None
+    graph: Graph,
+    tensors: Tensors,
+    native: NativeProgram,
+    blocks: tuple[int, ...],
+    taps: tuple[str, ...],
+    progress: Progress | None,
+    shared: Packed | None = None,
 ) -> Lowering:
     """Declare buffers and caches, then add every op in order. `blocks[g]`: KV blocks of cache group g."""
     groups = cache_groups(graph.caches)
     if len(blocks) != len(groups):
         raise InternalError(f"plan gives blocks for {len(blocks)} cache groups, the graph has {len(groups)}")
     keep = [graph.outputs[tap] for tap in (*taps, "logits") if tap in graph.outputs]
-    low = Lowering(graph, tensors, native, assign_buffers(graph, keep), value_widths(graph), progress)
+    low = Lowering(graph, tensors, native, assign_buffers(graph, keep), value_widths(graph), progress, shared)
     for i, (width, selected) in enumerate(zip(low.buffers.widths, low.buffers.selected, strict=True)):
         low.numbers[i] = native.add_buffer(width, selected)
     for g, group in enumerate(groups):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ridgeline.backends.base import LoadPlan
-from ridgeline.backends.cpu.lower import Lowering, Progress, check_weights, lower
+from ridgeline.backends.cpu.lower import Lowering, Packed, Progress, check_weights, lower
 from ridgeline.backends.cpu.native import _native
 from ridgeline.backends.table import KernelChoice, why_kernel
 from ridgeline.errors import InternalError, UserError
@@ -65,6 +65,7 @@ class CpuProgram:
         isa: Isa | None = None,
         progress: Progress | None = None,
         faults: Collection[Fault] = (),
+        shared: Packed | None = None,
     ) -> None:
         unknown = [tap for tap in plan.taps if tap not in graph.outputs]
         if unknown:
@@ -77,7 +78,8 @@ class CpuProgram:
         self.native = _native.Program(
             ISAS.index(self.isa), plan.threads, plan.block_size, keys, values, sum(FAULTS[fault] for fault in faults)
         )
-        low = lower(self.graph, tensors, self.native, plan.blocks, plan.taps, progress)
+        low = lower(self.graph, tensors, self.native, plan.blocks, plan.taps, progress, shared)
+        self.packed = Packed(self.native, low.weights)
         self._rows = {tap: _rows(low, value) for tap, value in graph.outputs.items() if tap in (*plan.taps, "logits")}
         self._weights = {name: (number, tensors[name].encoding.name) for name, number in low.weights.items()}
 
@@ -131,7 +133,7 @@ class CpuProgram:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of packed weights, norms and biases."""
+        """Bytes of packed weights, norms and biases that it reads, its own and shared ones."""
         return self.native.weight_bytes()
 
     @property
@@ -163,11 +165,13 @@ def load(
     isa: Isa | None = None,
     progress: Progress | None = None,
     faults: Collection[Fault] = (),
+    shared: Packed | None = None,
 ) -> CpuProgram:
     """Pack the weights and lower the graph. `progress(bytes packed, bytes in all)` is called after each weight.
 
     isa: force an instruction set; None takes the best. faults: broken on purpose, for the tests that must notice.
+    shared: `packed` of another program of the same tensors, whose matrices are used where they lie.
     Raises `UserError` for an instruction set this CPU lacks and for a tensor that is missing or of another shape, format or size than
     the graph needs, `GraphError` for an illegal graph.
     """
-    return CpuProgram(graph, tensors, plan, isa, progress, faults)
+    return CpuProgram(graph, tensors, plan, isa, progress, faults, shared)

@@ -43,14 +43,14 @@ Ints = npt.NDArray[np.int64]
 class ReferenceProgram:
     """A loaded model in numpy (`backends.base.Program`). Weights are decoded at first use and kept as float32."""
 
-    def __init__(self, graph: Graph, tensors: Tensors, plan: LoadPlan) -> None:
+    def __init__(self, graph: Graph, tensors: Tensors, plan: LoadPlan, shared: ReferenceProgram | None = None) -> None:
         verify(graph)
         unknown = [tap for tap in plan.taps if tap not in graph.outputs]
         if unknown:
             raise InternalError(f"graph {graph.name} has no tap {unknown[0]}; it has {', '.join(graph.outputs)}")
         self.graph, self.plan = graph, plan
         self._tensors = tensors
-        self._weights: dict[str, Array] = {}
+        self._weights: dict[str, Array] = {} if shared is None else shared._weights
         groups = cache_groups(graph.caches)
         if len(plan.blocks) != len(groups):
             raise InternalError(f"plan gives blocks for {len(plan.blocks)} cache groups, the graph has {len(groups)}")
@@ -179,7 +179,8 @@ def _positions(step: Step) -> Ints:
     return np.concatenate([np.arange(s.past, s.past + s.new, dtype=np.int64) for s in step.spans])
 
 
-def load(graph: Graph, tensors: Tensors, plan: LoadPlan) -> ReferenceProgram:
-    """Raises `GraphError` for an illegal graph. Tensors are decoded lazily, so a missing one is a KeyError at its first use:
-    `graph.manifest.check_tensors` is the check that belongs before."""
-    return ReferenceProgram(graph, tensors, plan)
+def load(graph: Graph, tensors: Tensors, plan: LoadPlan, shared: ReferenceProgram | None = None) -> ReferenceProgram:
+    """Tensors are decoded lazily, so a missing one is a KeyError at its first use: `graph.manifest.check_tensors` is the check that belongs
+    before. shared: another program of the same tensors, whose decoded ones are used and added to. Raises `GraphError` for an illegal
+    graph."""
+    return ReferenceProgram(graph, tensors, plan, shared)

@@ -195,6 +195,7 @@ void bind_program(nb::module_& m) {
           },
           "isa"_a, "threads"_a, "block_size"_a, "k_dtype"_a, "v_dtype"_a, "faults"_a)
       .def("add_weight", &add_weight)
+      .def("share_weight", &Program::share_weight)
       .def("add_vector", [](Program& p, Floats v) { return p.add_vector(std::vector<float>(v.data(), v.data() + v.shape(0))); })
       .def("add_rope_table", &Program::add_rope_table)
       .def("add_cache", &Program::add_cache)

@@ -30,16 +30,19 @@ Program::Program(const ProgramOptions& options) {
 Program::~Program() = default;
 
 int Program::add_weight(Encoding encoding, int64_t rows, int64_t columns, const uint8_t* data, int64_t row_bytes) {
-  Weight w{{encoding, rows, columns, nullptr},
-           HugeBuffer(static_cast<size_t>(packed_bytes(encoding, rows, columns))),
-           &linear_kernels(impl_->options.isa, encoding)};
-  uint8_t* packed = w.memory.data();
+  const auto memory = std::make_shared<HugeBuffer>(static_cast<size_t>(packed_bytes(encoding, rows, columns)));
+  uint8_t* packed = memory->data();
   impl_->pool.parallel((rows + kPackRows - 1) / kPackRows, [&](int64_t chunk, int) {
     const int64_t first = chunk * kPackRows, last = std::min(first + kPackRows, rows);
     pack_rows(encoding, data, row_bytes, rows, columns, first, last, packed);
   });
-  w.matrix.data = packed;
-  impl_->weights.push_back(std::move(w));
+  impl_->weights.push_back({{encoding, rows, columns, packed}, memory, &linear_kernels(impl_->options.isa, encoding)});
+  return static_cast<int>(impl_->weights.size()) - 1;
+}
+
+int Program::share_weight(const Program& owner, int weight) {
+  const Weight& w = owner.impl_->weights.at(weight);
+  impl_->weights.push_back({w.matrix, w.memory, &linear_kernels(impl_->options.isa, w.matrix.encoding)});
   return static_cast<int>(impl_->weights.size()) - 1;
 }
 

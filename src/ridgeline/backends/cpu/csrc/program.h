@@ -65,6 +65,7 @@ class Program {
 
   // --- building; all return the number of what was added ---
   int add_weight(Encoding encoding, int64_t rows, int64_t columns, const uint8_t* data, int64_t row_bytes);
+  int share_weight(const Program& owner, int weight);  // the same packed bytes, whichever program goes first
   int add_vector(std::vector<float> values);
   int add_rope_table(std::vector<double> inv_freq, double scale);
   int add_cache(int64_t group, int64_t blocks, int64_t kv_heads, int64_t k_dim, int64_t v_dim, int64_t window, bool v_aliases_k);

@@ -14,7 +14,7 @@ namespace ridgeline {
 
 struct Weight {
   PackedMatrix matrix;
-  HugeBuffer memory;
+  std::shared_ptr<const HugeBuffer> memory;  // of the program that packed it, and of those it was shared with
   const LinearKernels* kernels;
 };
 

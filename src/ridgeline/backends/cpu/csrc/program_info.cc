@@ -39,7 +39,7 @@ std::string Program::kernel_names() const { return std::string(impl_->rows.name)
 
 int64_t Program::weight_bytes() const {
   int64_t bytes = 0;
-  for (const Weight& w : impl_->weights) bytes += static_cast<int64_t>(w.memory.bytes());
+  for (const Weight& w : impl_->weights) bytes += static_cast<int64_t>(w.memory->bytes());
   for (const std::vector<float>& v : impl_->vectors) bytes += static_cast<int64_t>(v.size() * sizeof(float));
   return bytes;
 }
@@ -92,7 +92,7 @@ bool Program::block_holds_only(int64_t group, int64_t block, uint8_t byte) const
 uint64_t Program::weights_checksum() const {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const Weight& w : impl_->weights) {
-    hash = std::accumulate(w.memory.data(), w.memory.data() + w.memory.bytes(), hash,
+    hash = std::accumulate(w.memory->data(), w.memory->data() + w.memory->bytes(), hash,
                            [](uint64_t h, uint8_t byte) { return (h ^ byte) * 0x100000001b3u; });
   }
   return hash;

@@ -53,7 +53,7 @@ void Program::Impl::run_linear(const Instruction& instruction) {
   int64_t tiles = 0, bytes = 0;
   for (const LinearMember& m : instruction.members) {
     tiles += tiles_of(weights[m.weight]);
-    bytes += static_cast<int64_t>(weights[m.weight].memory.bytes());
+    bytes += static_cast<int64_t>(weights[m.weight].memory->bytes());
   }
   const int64_t useful = std::max<int64_t>(1, bytes * std::min<int64_t>(count, 16) / kChunkBytes);
   const int64_t chunks = std::min({tiles, useful, pool.size() * kChunksPerWorker});
