@@ -57,10 +57,19 @@ def test_a_record_outweighs_what_others_did_and_strengths_are_apart() -> None:
 
 def test_only_guesses_up_to_the_first_wrong_one_count() -> None:
     """One right of eight is one right and one wrong: six others were behind a wrong one."""
-    seen, twin = Acceptance(), Acceptance()
+    seen, twin, wrong = Acceptance(), Acceptance(), Acceptance()
     seen.tried(1, 0, 1, 8)
     twin.tried(1, 0, 1, 2)
-    assert seen.rate(1, 0) == twin.rate(1, 0) > 0.5
+    wrong.tried(1, 0, 0, 8)
+    assert seen.rate(1, 0) == twin.rate(1, 0) > wrong.rate(1, 0)
+
+
+def test_before_anything_was_seen_a_rule_speaks_and_no_measurement() -> None:
+    """Laplace's rule of succession: s agreements out of s, hence (s + 1) / (s + 2); a bucket begins at its least strength."""
+    seen = Acceptance()
+    starts = {s: min(t for t in range(s + 1) if bucket(t) == bucket(s)) for s in (0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 99, 1 << 20)}
+    assert starts[8] == 5 and starts[1 << 20] == 17
+    assert all(seen.rate(1, s) == pytest.approx((least + 1) / (least + 2)) for s, least in starts.items())
 
 
 def test_a_sequence_that_is_worse_than_others_is_so_at_every_strength() -> None:
