@@ -14,7 +14,7 @@ from ridgeline.bench.batch_lines import Call, read_call, read_entries
 from ridgeline.bench.batch_url import UrlAnswerer
 from ridgeline.cli.output import note, print_json
 from ridgeline.errors import UserError
-from ridgeline.options import Options, make_options
+from ridgeline.options import Options, make_options, speculative_config
 
 if TYPE_CHECKING:
     from ridgeline.server.state import State
@@ -55,6 +55,9 @@ def batch(args: BatchArgs, *, as_json: bool) -> int:
         model = args.model or model_of_input(args.input)
         options = make_options(model, args.load)
         asked = {"model": model, "kv_cache_dtype": options.kv_cache_dtype}
+        config = speculative_config(options.speculative_config)
+        if config is not None and config.accept == "rejection":  # the coupled rule changes no reply
+            asked["accept"] = config.accept
         at_once = args.concurrency or 2 * options.max_num_seqs
         make = lambda: Engine(options, args.served_model_name or (model,))  # noqa: E731
     wanted = BatchOptions(args.input, args.output, asked, at_once, overwrite=args.overwrite, retry_errors=args.retry_errors, sort=args.sort)

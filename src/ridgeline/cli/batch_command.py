@@ -32,6 +32,7 @@ def batch(
     max_model_len: args.MaxModelLen = None,
     threads: args.Threads = None,
     kv_cache_dtype: args.KvCacheDtype = "auto",
+    speculative_config: args.SpeculativeConfig = None,
     isa: args.Isa = "auto",
 ) -> None:
     """Answer a file of requests in OpenAI's batch format, through the engine in this process or a server.
@@ -64,6 +65,7 @@ def batch(
         raise UserError(f"--timeout is {timeout:g}, must be above 0", field="--timeout", value=timeout, limit=0)
     load = {
         "max_model_len": max_model_len, "threads": threads, "kv_cache_dtype": kv_cache_dtype, "isa": isa, "max_num_seqs": max_num_seqs,
+        "speculative_config": speculative_config,
     }  # fmt: skip
     asked = BatchArgs(
         input, output, model, url, load, tuple(served_model_name or ()), api_key, concurrency, timeout, overwrite, retry_errors,
