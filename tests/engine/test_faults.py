@@ -9,10 +9,9 @@ import pytest
 from tests.engine.fakes import EOS, VOCAB, FakeProgram, hashed_logits
 from tests.engine.running import alone, make_core, run, submit
 
-from ridgeline.engine.masks import mask_of
 from ridgeline.errors import InternalError
 from ridgeline.graph.step import Step
-from ridgeline.sampling.guide import Mask
+from ridgeline.sampling.guide import Mask, mask_of
 from ridgeline.sampling.plan import Sampled, SamplePlan
 from ridgeline.types import SamplingParams
 

@@ -14,12 +14,11 @@ from tests.engine.fakes import EOS, FakeProgram, byte_tokenizer, hashed_logits
 from tests.engine.running import make_core, run, submit
 
 from ridgeline.engine.core import EngineCore
-from ridgeline.engine.masks import mask_of
 from ridgeline.engine.request import Limits, RequestState
 from ridgeline.graph.step import Step
 from ridgeline.kv.manager import CachePolicy
 from ridgeline.sampling.grammar import Grammar, GrammarCompiler, GrammarSpec
-from ridgeline.sampling.guide import Mask
+from ridgeline.sampling.guide import Mask, mask_of
 from ridgeline.scheduler.state import Faults
 from ridgeline.types import SamplingParams
 

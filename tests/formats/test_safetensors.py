@@ -126,7 +126,6 @@ def test_missing_optional_files_are_empty(tmp_path: Path) -> None:
 def test_release(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(model_folder(tmp_path, {"w": np.ones((512, 64), dtype=np.float32)}))
     tensor = checkpoint.tensors["w"]
-    checkpoint.release("w")
     checkpoint.release_all()
     checkpoint.check_unchanged()
     np.testing.assert_array_equal(decode(tensor), 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.text.replies import render_chat
 
 transformers = pytest.importorskip("transformers", reason="the oracle extra is not installed")
 sentencepiece = pytest.importorskip("sentencepiece", reason="the oracle extra is not installed")
@@ -20,7 +21,6 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 
 from ridgeline.formats.gguf import read_gguf
-from ridgeline.text.chat import render_chat
 from ridgeline.text.from_folder import tokenizer_from_folder
 from ridgeline.text.from_gguf import tokenizer_from_gguf
 from ridgeline.text.messages import normalize_messages, normalize_tools

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from tests.sampling.grammar_world import bits, compiler, draw, id_of, loads, takes, tokenizer
+from tests.text.replies import parse_reply
 from tests.text.text_samples import byte_level
 
 from ridgeline.errors import UserError
 from ridgeline.sampling.calls import check_tools, compile_calls
 from ridgeline.sampling.grammar import GrammarCompiler
 from ridgeline.text.from_gguf import tokenizer_from_gguf
-from ridgeline.text.tools.base import StreamOptions, ToolSpec, parse_reply
+from ridgeline.text.tools.base import StreamOptions, ToolSpec
 from ridgeline.text.tools.choose import DIALECTS, choose_dialect
 
 WEATHER = ToolSpec(

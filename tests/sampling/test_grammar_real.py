@@ -10,12 +10,13 @@ import pytest
 from jsonschema import Draft202012Validator
 from tests.oracle.model_files import model_file
 from tests.sampling.grammar_world import bits, loads
+from tests.text.replies import parse_reply
 
 from ridgeline.engine.words import Words, open_words
 from ridgeline.formats.checkpoint import open_checkpoint
 from ridgeline.sampling.calls import compile_calls
 from ridgeline.sampling.grammar import Grammar, GrammarCompiler, GrammarSpec
-from ridgeline.text.tools.base import StreamOptions, ToolSpec, parse_reply
+from ridgeline.text.tools.base import StreamOptions, ToolSpec
 from ridgeline.text.tools.choose import choose_dialect
 
 pytestmark = pytest.mark.real_model

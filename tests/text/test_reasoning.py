@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.text.replies import render_chat
 from tests.text.text_samples import byte_level
 
 from ridgeline.errors import UserError
-from ridgeline.text.chat import render_chat
 from ridgeline.text.from_gguf import tokenizer_from_gguf
 from ridgeline.text.reasoning import TAGS, ReasoningStream, Start, ThinkTags, choose_tags, start_of
 

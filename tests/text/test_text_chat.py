@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.text.replies import render_chat
 from tests.text.text_samples import CHATML, byte_level, sentencepiece
 
 from ridgeline.errors import TemplateError, UserError
-from ridgeline.text.chat import encode_chat, encode_prompt, render_chat
+from ridgeline.text.chat import encode_chat, encode_prompt
 from ridgeline.text.from_gguf import tokenizer_from_gguf
 from ridgeline.text.messages import normalize_messages, normalize_tools
 from ridgeline.text.templates import chat_template

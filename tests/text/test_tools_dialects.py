@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.text.replies import gather, parse_reply
 
-from ridgeline.text.tools.base import CallDelta, Delta, Dialect, StreamOptions, TextDelta, ToolSpec, gather, parse_reply
+from ridgeline.text.tools.base import CallDelta, Delta, Dialect, StreamOptions, TextDelta, ToolSpec
 from ridgeline.text.tools.choose import DIALECTS, choose_dialect
 
 NAMES = ("run", "now", "get_weather", "f", "g")

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.text.replies import parse_reply, render_chat
 from tests.text.text_samples import CHATML, byte_level
 
 from ridgeline.errors import UserError
-from ridgeline.text.chat import render_chat
 from ridgeline.text.from_gguf import tokenizer_from_gguf
-from ridgeline.text.tools.base import StreamOptions, parse_reply
+from ridgeline.text.tools.base import StreamOptions
 from ridgeline.text.tools.choose import DIALECTS, choose_dialect, keeps_special, presents_tools
 from ridgeline.text.tools.generic import GENERIC
 from ridgeline.text.tools.prompt import with_tools

@@ -10,26 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from ridgeline.sampling.guide import GuideState, Mask, both
-
-_FEW = 64  # ids that are set faster one by one
-
-
-def mask_of(ids: Iterable[int], vocab: int) -> Mask:
-    """Only these ids are allowed."""
-    words, listed = (vocab + 31) // 32, ids if isinstance(ids, np.ndarray) else list(ids)
-    if len(listed) > _FEW:
-        bits = np.zeros(32 * words, np.uint8)
-        bits[listed] = 1
-        return np.packbits(bits, bitorder="little").view(np.uint32)
-    mask = np.zeros(words, np.uint32)
-    for i in listed:
-        mask[i >> 5] |= np.uint32(1 << (i & 31))
-    return mask
-
-
-def allows(mask: Mask | None, token: int) -> bool:
-    return mask is None or (token >> 5 < len(mask) and bool(mask[token >> 5] >> np.uint32(token & 31) & 1))
+from ridgeline.sampling.guide import GuideState, Mask, allows, both, mask_of
 
 
 class Bans:

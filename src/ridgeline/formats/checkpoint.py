@@ -41,12 +41,8 @@ class Checkpoint:
     def file_bytes(self) -> int:
         return sum(file.size for file in self.files)
 
-    def release(self, name: str) -> None:
-        """Drop the resident source pages of one tensor, after it was packed. The view stays valid and reads from disk again."""
-        self.tensors.stored[name].release()
-
     def release_all(self) -> None:
-        """Drop the resident pages of all weight files."""
+        """Drop the resident pages of all weight files. Views stay valid and read from disk again."""
         for file in self.files:
             file.release(0, file.size)
 

@@ -108,10 +108,6 @@ class StoredTensor:
         data = self.file.bytes_[self.start : self.start + self.nbytes].reshape(prod(shape[:-1]), -1)
         return Tensor(self.name, shape, self.encoding, data, f"{self.file.path}: {self.name}")
 
-    def release(self) -> None:
-        """Drop the resident source pages of this tensor."""
-        self.file.release(self.start, self.nbytes)
-
 
 class StoredTensors(Mapping[str, Tensor]):
     """Tensors by the checkpoint's own names; a view is made when it is asked for."""

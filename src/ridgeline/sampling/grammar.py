@@ -18,7 +18,7 @@ import numpy as np
 from ridgeline.errors import InternalError, UserError
 from ridgeline.sampling.deep import run_deep
 from ridgeline.sampling.grammar_text import MAX_CALL_GRAMMAR_BYTES, lark_of_choice, lark_of_grammar, lark_of_regex
-from ridgeline.sampling.guide import Mask
+from ridgeline.sampling.guide import Mask, allows
 from ridgeline.sampling.schema import BLANKS, prepare_schema
 from ridgeline.text.tokenizer import Tokenizer
 from ridgeline.text.vocabulary import Kind
@@ -173,12 +173,6 @@ class GrammarState:
     def confines(self) -> bool:
         return True
 
-    @property
-    def complete(self) -> bool:
-        """What was accepted so far is a whole text of the grammar; more may still be allowed."""
-        with self._lock:
-            return bool(self._matcher.is_accepting())
-
     def allowed(self) -> Mask:
         """uint32 [ceil(vocab / 32)]; the ending ids are set where the text may end. Raises `UserError` past a limit."""
         with self._lock:
@@ -199,17 +193,12 @@ class GrammarState:
             if self._matcher.is_stopped() and token in self._end_ids:
                 return True
             if not self._matcher.consume_token(token):
-                if self._mask is not None and self._mask[token >> 5] >> np.uint32(token & 31) & 1:
+                if self._mask is not None and allows(self._mask, token):
                     self._check()  # it was allowed: the library gave up on it
                 raise InternalError(f"token {token} does not fit the grammar")
             self._mask = None
             self._trail += 1
             return bool(self._matcher.is_stopped())
-
-    def fits(self, tokens: list[int]) -> int:
-        """How many of these tokens, one after the other, the grammar would take (drafts)."""
-        with self._lock:
-            return int(self._matcher.validate_tokens(tokens))
 
     def forced(self) -> list[int]:
         """Tokens that spell what must follow (`guide.Forcing`)."""

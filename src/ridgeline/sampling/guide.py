@@ -1,4 +1,5 @@
-"""What may be drawn next, as the engine sees it: a `Guide` per request, a `GuideState` per sequence. Knows no grammar and no tokenizer.
+"""What may be drawn next, as the engine sees it: masks of ids, a `Guide` per request, a `GuideState` per sequence.
+Knows no grammar and no tokenizer.
 
 How an engine uses one (calls for one state never overlap, except that a `MaskPool` may be making its mask):
 
@@ -22,6 +23,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+_FEW = 64  # ids that are set faster one by one
 Mask = npt.NDArray[np.uint32]  # [ceil(vocab / 32)], bit i of word i // 32 set: id i may be drawn
 
 
@@ -79,6 +81,29 @@ def _make(states: tuple[GuideState, ...]) -> None:
     for state in states:
         with contextlib.suppress(Exception):  # whoever asks for the mask gets the same error again
             state.allowed()
+
+
+def mask_of(ids: Iterable[int], vocab: int) -> Mask:
+    """Only these ids may be drawn."""
+    words, listed = (vocab + 31) // 32, ids if isinstance(ids, np.ndarray) else list(ids)
+    if len(listed) > _FEW:
+        bits = np.zeros(32 * words, np.uint8)
+        bits[listed] = 1
+        return np.packbits(bits, bitorder="little").view(np.uint32)
+    mask = np.zeros(words, np.uint32)
+    for id in listed:
+        mask[id >> 5] |= np.uint32(1 << (id & 31))
+    return mask
+
+
+def allows(mask: Mask | None, token: int) -> bool:
+    """Whether the id may be drawn."""
+    return mask is None or (token >> 5 < len(mask) and bool(mask[token >> 5] >> np.uint32(token & 31) & 1))
+
+
+def either(first: Mask | None, second: Mask) -> Mask | None:
+    """The ids that one of the masks allows; None stands for every id."""
+    return None if first is None else first | second
 
 
 def both(first: Mask | None, second: Mask | None) -> Mask | None:

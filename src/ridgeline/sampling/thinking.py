@@ -7,13 +7,14 @@ cannot end, and cannot be ended, inside the reasoning; when the budget is spent 
 from __future__ import annotations
 
 import codecs
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from ridgeline.errors import InternalError
-from ridgeline.sampling.guide import Forcing, Guide, GuideState, Mask
+from ridgeline.sampling.guide import Forcing, Guide, GuideState, Mask, allows, either, mask_of
 from ridgeline.text.reasoning import Start, ThinkTags
 from ridgeline.text.tokenizer import Tokenizer
 
@@ -28,16 +29,11 @@ class ThinkMarks:
         self.tokenizer, self.end_ids = tokenizer, end_ids
         self.open, self.close = tags.open.encode(), tags.close.encode()
         self.open_ids, self.close_ids = (tokenizer.encode(t, add_special=False, parse_special=True) for t in (tags.open, tags.close))
-        self.words = (tokenizer.size + 31) // 32
 
     @cached_property
     def no_end(self) -> Mask:
         """Every id but those that end a text."""
-        mask = np.full(self.words, 0xFFFFFFFF, np.uint32)
-        if self.tokenizer.size % 32:
-            mask[-1] = (1 << (self.tokenizer.size % 32)) - 1
-        self._clear(mask, self.end_ids)
-        return mask
+        return mask_of(np.arange(self.tokenizer.size), self.tokenizer.size) & ~self.only(self.end_ids)
 
     @cached_property
     def blanks(self) -> Mask:
@@ -51,11 +47,8 @@ class ThinkMarks:
         last, raws = self.close[-1:], ((id, self.tokenizer.token_bytes(id)) for id in range(self.tokenizer.size))
         return [(id, raw) for id, raw in raws if last in raw]
 
-    def only(self, ids: list[int]) -> Mask:
-        mask = np.zeros(self.words, np.uint32)
-        for id in ids:
-            mask[id >> 5] |= np.uint32(1 << (id & 31))
-        return mask
+    def only(self, ids: Iterable[int]) -> Mask:
+        return mask_of(ids, self.tokenizer.size)
 
     def inside(self, tail: bytes) -> Mask:
         """While thinking before an answer that is bound: no end, and no token that closes the tag and says more than blanks after it."""
@@ -65,16 +58,7 @@ class ThinkMarks:
             at = data.find(self.close)
             if at >= 0 and data[at + len(self.close) :].strip(_BLANK):
                 over.append(id)
-        if not over:
-            return self.no_end
-        mask = self.no_end.copy()
-        self._clear(mask, over)
-        return mask
-
-    @staticmethod
-    def _clear(mask: Mask, ids: frozenset[int] | list[int]) -> None:
-        for id in ids:
-            mask[id >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (id & 31)))
+        return self.no_end & ~self.only(over) if over else self.no_end
 
 
 class ThinkingGuide:
@@ -175,8 +159,7 @@ class ThinkingState:
     def _bound(self, token: int) -> bool:
         """Behind the reasoning: a token that the answer takes, not one of the blanks before it."""
         assert self._answer is not None
-        mask = self._answer.allowed()
-        return mask is None or bool(mask[token >> 5] >> np.uint32(token & 31) & 1)
+        return allows(self._answer.allowed(), token)
 
     def _after(self, place: _Place, token: int) -> _Place:
         """The place after a token of the tag or of the reasoning."""
@@ -204,11 +187,6 @@ class ThinkingState:
         if place.count < self._budget + _LATE and _cut(place.seen):
             return place
         return _Place("inside", place.seen, place.count, 0)
-
-
-def either(first: Mask | None, second: Mask) -> Mask | None:
-    """The ids that either mask allows."""
-    return None if first is None else first | second
 
 
 def _cut(raw: bytes) -> bool:

@@ -55,19 +55,6 @@ def encode_chat(
     return ChatPrompt(ids, rendered.text)
 
 
-def render_chat(
-    tokenizer: Tokenizer,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    add_generation_prompt: bool = True,
-    *,
-    template: str | None = None,
-    **variables: Any,
-) -> str:
-    """The text of `encode_chat`."""
-    return _render(tokenizer, messages, tools, add_generation_prompt, template, variables).text
-
-
 def encode_prompt(tokenizer: Tokenizer, text: str, *, parse_special: bool = True) -> list[int]:
     """Ids of a raw completion prompt: control tokens may be written out, BOS is added where the tokenizer adds it, never doubled.
 

@@ -1,4 +1,4 @@
-"""Finds added tokens in text, leftmost and longest first. Knows strings and ids, not what a token means."""
+"""Finds added tokens in text, leftmost and longest first, and words that its end begins. Knows strings and ids, not what they mean."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ class Match:
     start: int
     end: int
     id: int
+
+
+def begun(text: str, word: str) -> int:
+    """Length of the longest end of `text` with which `word` begins, shorter than `word`: what may still become it."""
+    tail = text[-(len(word) - 1) :] if len(word) > 1 else ""
+    start = tail.find(word[0])
+    while start >= 0:
+        if word.startswith(tail[start:]):
+            return len(tail) - start
+        start = tail.find(word[0], start + 1)
+    return 0
 
 
 class TokenMatcher:

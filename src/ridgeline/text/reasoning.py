@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ridgeline.errors import UserError
+from ridgeline.text.matcher import begun
 
 BLANK = " \t\r\n"
 Start = Literal["open", "closed", "unknown"]
@@ -143,8 +144,7 @@ class ReasoningStream:
             self._think(self._buffer[:at], reasoning)
             self._gap, self._buffer, self._stage = "", self._buffer[at + len(self._tags.close) :], "behind"
             return True
-        longest = min(len(self._buffer), len(self._tags.close) - 1)
-        whole = len(self._buffer) - next((n for n in range(longest, 0, -1) if self._tags.close.startswith(self._buffer[-n:])), 0)
+        whole = len(self._buffer) - begun(self._buffer, self._tags.close)
         self._think(self._buffer[:whole], reasoning)
         self._buffer = self._buffer[whole:]
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
+from ridgeline.text.matcher import begun
 from ridgeline.text.tokenizer import Tokenizer
 
 
@@ -62,7 +63,7 @@ class StopMatcher:
             end, start, self.matched = min(found)
             self._held = ""
             return text[: end if self._include else start]
-        keep = max(self._partial(text, stop) for stop in self._stops)
+        keep = max(begun(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -70,17 +71,6 @@ class StopMatcher:
         """The held-back text, when no stop string came of it."""
         held, self._held = self._held, ""
         return held
-
-    @staticmethod
-    def _partial(text: str, stop: str) -> int:
-        """Length of the longest end of `text` with which `stop` begins, shorter than `stop`."""
-        tail = text[-(len(stop) - 1) :] if len(stop) > 1 else ""
-        start = tail.find(stop[0])
-        while start >= 0:
-            if stop.startswith(tail[start:]):
-                return len(tail) - start
-            start = tail.find(stop[0], start + 1)
-        return 0
 
 
 class TextStream:

@@ -7,7 +7,7 @@ A stream reads the model's text in any pieces and gives deltas; joined, they are
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,34 +57,6 @@ class ToolStream(Protocol):
     def push(self, text: str) -> list[Delta]: ...
 
     def finish(self) -> list[Delta]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A whole reply: its text (None where there is none beside calls) and its calls."""
-
-    content: str | None
-    calls: tuple[ToolCall, ...]
-
-
-def gather(deltas: Iterable[Delta]) -> Reply:
-    """The reply that these deltas, in order, make up."""
-    texts: list[str] = []
-    calls: list[list[str]] = []
-    for delta in deltas:
-        if isinstance(delta, TextDelta):
-            texts.append(delta.text)
-        elif delta.id is not None:
-            calls.append([delta.id, delta.name or "", delta.arguments])
-        else:
-            calls[delta.index][2] += delta.arguments
-    content = "".join(texts)
-    return Reply(content if content or not calls else None, tuple(ToolCall(*call) for call in calls))
-
-
-def parse_reply(stream: ToolStream, text: str) -> Reply:
-    """The reply in a whole text, by a fresh stream: what streaming it would give."""
-    return gather([*stream.push(text), *stream.finish()])
 
 
 @dataclass(frozen=True, slots=True)

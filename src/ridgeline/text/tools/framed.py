@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ridgeline.text.matcher import begun
 from ridgeline.text.tools.base import Delta, StreamOptions, call_id
 from ridgeline.text.tools.reading import BLANK, Feeding, Reader, Sink
 
@@ -133,7 +134,7 @@ class FramedStream:
                 return True
             keep = len(buffer) - at
         else:
-            keep = _partial(buffer, openers)
+            keep = max((begun(buffer, opener) for opener in openers), default=0)
         self._say(buffer[: len(buffer) - keep])
         self._buffer = buffer[len(buffer) - keep :]
         return False
@@ -173,12 +174,3 @@ class FramedStream:
             self._gap, self._said, self._gap_beside_call = text[len(body) :], True, False
         else:
             self._gap += text
-
-
-def _partial(text: str, words: Sequence[str]) -> int:
-    """Length of the longest end of `text` with which one of `words` begins, shorter than the word."""
-    longest = max((len(w) for w in words), default=1) - 1
-    for length in range(min(longest, len(text)), 0, -1):
-        if any(len(w) > length and w.startswith(text[-length:]) for w in words):
-            return length
-    return 0

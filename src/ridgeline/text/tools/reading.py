@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from typing import TypeVar
 
+from ridgeline.text.matcher import begun
 from ridgeline.text.tools.base import CallDelta, Delta, StreamOptions, TextDelta
 
 T = TypeVar("T")
@@ -162,7 +163,7 @@ def until(end: str, out: Callable[[str], None]) -> Reader[None]:
         if held.endswith(end):
             out(held[: -len(end)])
             return
-        keep = next((n for n in range(min(len(held), len(end) - 1), 0, -1) if held.endswith(end[:n])), 0)
+        keep = begun(held, end)
         out(held[: len(held) - keep])
         held = held[len(held) - keep :]
 
