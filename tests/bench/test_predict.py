@@ -109,6 +109,18 @@ def test_measuring_goes_on_where_it_stopped_and_changes_no_prediction(model: str
     assert predict.summary(document)["tpot_ms"]["cells"] == 3
 
 
+def test_a_file_of_other_predictions_is_refused(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "p.json"
+    predict.run(asked(model, file, measure_s=0.0))
+    kept = file.read_text()
+    for name, more in {"--prompt": {"prompts": (16, 24)}, "--users": {"users": (4,)}, "--output": {"output": 4}}.items():
+        with pytest.raises(UserError, match=f"predicted with another {name}"):
+            predict.run(asked(model, file, **more))
+    with pytest.raises(UserError, match="another --kv-cache-dtype: bf16, now it is f32"):
+        predict.run(asked(model, file, options=Options(model, max_model_len=64, threads=1, max_num_seqs=4, kv_cache_dtype="f32")))
+    assert file.read_text() == kept
+
+
 def entry(*runs: tuple[float, float]) -> dict[str, Any]:
     """A cell predicted at 10 tok/s and measured at (tok/s, share that others had)."""
     return {"predicted": {"throughput_tok_s": 10.0}, "measured": [{"throughput_tok_s": v, "steal": 0.0, "others": o} for v, o in runs]}

@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ridgeline.bench.report_reported import rows
+from ridgeline.bench.report_reported import WORKSHOP, rows
 from ridgeline.planner.catalog import find_model
 from ridgeline.planner.demand import weight_bytes
 from ridgeline.planner.formats import weight_format
 from ridgeline.planner.hardware import devices, find_device
 
 TOLERANCE = 0.05
-# One source's run on one machine, by what it ran.
-RUN = "Workshop on inference at scale (demo F)"
+# What that run ran.
 ALONE, TOGETHER = "Hugging Face transformers, one at a time", "vLLM default, 10 at once"
 PLAIN, GUESSING = "vLLM + prefix cache + fp8 KV, 10 at once", "vLLM + all + n-gram speculation, 10 at once"
 
@@ -54,11 +53,11 @@ def claims() -> tuple[Claim, ...]:
     # One multiply and one add for each 2-byte weight: 1 FLOP a byte, against the ridge of the device.
     below = a100.peak("bf16") / (a100.bandwidth_gb_s * 1e9)
     latent = deepseek.kept[0].cache.k_dim
-    ran = {r["engine"]: r for r in rows() if r["source"] == RUN}
+    ran = {r["engine"]: r for r in rows() if r["source"] == WORKSHOP}
     speed = {name: float(r["output_tok_s"]) for name, r in ran.items()}
     itl = {name: float(r["itl_ms"]) for name, r in ran.items()}
     stream = itl[ALONE] / itl[TOGETHER]
-    source = f"{RUN}, {ran[TOGETHER]['date']}: {ran[TOGETHER]['setup']}, {ran[TOGETHER]['workload']}"
+    source = f"{WORKSHOP}, {ran[TOGETHER]['date']}: {ran[TOGETHER]['setup']}, {ran[TOGETHER]['workload']}"
     return (
         Claim("a 7B model takes 14.5 GB", 14.5, weights / 1e9, "GB", "computed", f"{mistral.params:,} parameters x 2 bytes"),
         Claim("131 KB of KV a token", 131, token / 1e3, "kB", "computed", f"2 x 32 layers x 8 heads x 128 x 2 bytes = {token:,.0f} B"),

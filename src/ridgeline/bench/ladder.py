@@ -16,10 +16,12 @@ from time import perf_counter
 from typing import Any
 
 from ridgeline.bench.batch import clock_text
+from ridgeline.bench.engines_process import die_with_parent, last_line
+from ridgeline.bench.ladder_cell import predict
 from ridgeline.bench.ladder_numbers import Numbers, numbers, numbers_from
 from ridgeline.bench.ladder_plan import RUNGS, Load, Rung, options_of, prompts
-from ridgeline.bench.ladder_predict import predict
 from ridgeline.bench.ladder_state import LadderState
+from ridgeline.bench.machine_load import LIMIT
 from ridgeline.bench.record import now
 from ridgeline.engine.loader import open_model
 from ridgeline.engine.words import open_words
@@ -27,7 +29,6 @@ from ridgeline.errors import UserError, one_of, within
 from ridgeline.options import Options
 
 Say = Callable[[str], None]
-NOISE = 0.05
 HF_SCRIPT = Path(__file__).with_name("ladder_hf.py")
 
 
@@ -35,7 +36,7 @@ HF_SCRIPT = Path(__file__).with_name("ladder_hf.py")
 class LadderOptions:
     """python: one with torch and transformers, None for no such rung; hf_requests: it answers the first so many prompts, 0 for all;
     rounds: every rung so often, in turns; seconds: no cell is begun after that; rungs: keys, () for all; quality_positions: per text,
-    beside lossy rungs, 0 for none; retries: of a cell during which others had more than NOISE of the CPUs."""
+    beside lossy rungs, 0 for none; retries: of a cell during which others had more than `machine_load.LIMIT` of the CPUs."""
 
     model: str
     load: Load
@@ -150,7 +151,7 @@ class _Ladder:
             if rung.engine != "ridgeline" or rung.key == "ngram" or self.why_not(rung) or rung.key in self.state.document["predictions"]:
                 continue
             found, label = predict(self.spec(rung))
-            self.state.document["predictions"][rung.key] = {"numbers": asdict(found), "label": label, "at": now()}
+            self.state.document["predictions"][rung.key] = {"numbers": asdict(numbers(asdict(found))), "label": label, "at": now()}
             self.state.save()
 
     # --- cells ------------------------------------------------------------------------------------------------------------------
@@ -190,7 +191,7 @@ class _Ladder:
         """Measure; again while others had too much of the machine, and keep the quietest."""
         out, tries = self.state.raw(key), 0
         cell = self._measure(key, rung, out)
-        while cell.get("noise", 0.0) > NOISE and tries < self.asked.retries and self._fits(rung):
+        while cell.get("noise", 0.0) > LIMIT and tries < self.asked.retries and self._fits(rung):
             tries += 1
             self.say(f"{key}: others had {cell['noise']:.0%} of the CPUs, measured again")
             again = self._measure(key, rung, out.with_suffix(".again.json"))
@@ -214,7 +215,7 @@ class _Ladder:
         cell: dict[str, Any] = {"wall_s": perf_counter() - begun, "command": command, "at": now()}
         try:
             found = json.loads(out.read_text("utf8"))
-            cell |= {"seconds": found["seconds"], "noise": max(found["steal"], found["others"])}
+            cell |= {"seconds": found["seconds"], "noise": found["steal"] + found["others"]}
         except (OSError, ValueError, KeyError):
             cell["failed"] = why or "it wrote no result"
             self.say(f"{key} failed: {cell['failed']} (log: {log})")
@@ -291,17 +292,16 @@ def _length(asked: LadderOptions) -> int:
 
 
 def _worst(found: dict[str, Any]) -> dict[str, Any]:
-    """The worst of the texts."""
-    texts = [(t, t["candidates"][0]) for t in found["texts"]]
+    """What the gate of `bench quality` looked at, in the worst text."""
+    values = {c["measure"]: c["value"] for c in found["checks"]}
     return {
-        "KL mean": max(d["kl_mean"] for _, d in texts), "KL 99.9%": max(d["kl_p999"] for _, d in texts),
-        "top-1": min(d["top1"] for _, d in texts), "perplexity rise": max(d["ppl"] / t["base_ppl"] - 1 for t, d in texts),
-        "positions": sum(t["positions"] for t, _ in texts),
+        "KL mean": values["KL mean"], "KL 99.9%": values["KL 99.9%"], "top-1": values["top-1 agreement"],
+        "perplexity rise": values["perplexity rise"], "positions": sum(t["positions"] for t in found["texts"]),
     }  # fmt: skip
 
 
 def run_logged(command: list[str], log: Path, timeout_s: float, stderr: Path | None = None) -> str | None:
-    """Run to the end with all output in `log`. What went wrong, or None. The process ends with us: its standard input is ours to close."""
+    """Run to the end with all output in `log`, or errors apart in `stderr`. What went wrong, or None. The process ends with us."""
     environment = dict(os.environ)
     if command[0] == sys.executable:  # another Python must not find our libraries
         ours = str(Path(__file__).parents[2])
@@ -311,8 +311,9 @@ def run_logged(command: list[str], log: Path, timeout_s: float, stderr: Path | N
     with log.open("wb") as file, (stderr or Path(os.devnull)).open("wb") as errors:
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=file, stderr=errors if stderr else subprocess.STDOUT, env=environment
-            )
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=errors if stderr else subprocess.STDOUT, env=environment,
+                preexec_fn=die_with_parent,
+            )  # fmt: skip
         except OSError as error:
             return f"cannot start {command[0]}: {error.strerror or error}"
         try:
@@ -323,11 +324,4 @@ def run_logged(command: list[str], log: Path, timeout_s: float, stderr: Path | N
             if process.poll() is None:
                 process.kill()
                 process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
-    return None if code == 0 else f"exit code {code}: {_last_line(stderr or log)}"
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text("utf8", "replace").strip().splitlines()
-    return lines[-1][:300] if lines else "no output"
+    return None if code == 0 else f"exit code {code}: {last_line(stderr or log)}"

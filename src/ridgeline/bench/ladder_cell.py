@@ -1,31 +1,29 @@
 """One rung in a process of its own: load, warm up, answer, write down every time. `python -m ridgeline.bench.ladder_cell SPEC RESULT`.
 
-Knows how to run; what is made of the times is `ladder_numbers`' business. Ends when whoever started it is gone.
+Or on the clock, before that: what it should come to. What is made of the times is `ladder_numbers`' business.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from time import perf_counter, sleep
+from time import sleep
 from typing import Any
 
 import numpy as np
 
+from ridgeline.bench.clocked import Clocked, fitted_or_least
 from ridgeline.bench.drive import drive
 from ridgeline.bench.machine_load import cpu_time
-from ridgeline.bench.workloads import Job
+from ridgeline.bench.workloads import Job, OpenLoop
 from ridgeline.engine.core import EngineCore
-from ridgeline.engine.loader import LoadedModel, load, make_core
+from ridgeline.engine.loader import LoadedModel, load, make_core, open_model
 from ridgeline.engine.words import TextSource
 from ridgeline.errors import InternalError
 from ridgeline.formats.kept import write_json
-from ridgeline.graph.step import Int32Array
 from ridgeline.options import make_options
 
 
@@ -61,19 +59,6 @@ class CellResult:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-class _Wave:
-    """Jobs that begin together."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self.name, self.jobs = "wave", jobs
-
-    def start(self) -> Sequence[Job]:
-        return self.jobs
-
-    def after(self, job: Job, now_s: float, output: Int32Array) -> Job | None:
-        return None
-
-
 def answer(
     core: EngineCore, text: TextSource, prompts: Sequence[Sequence[int]], outputs: Sequence[int], wave: int, result: CellResult
 ) -> None:
@@ -85,7 +70,7 @@ def answer(
     for first in range(0, len(jobs), size):
         at = core.clock() - begun
         part = jobs[first : first + size]
-        done = drive(core, text, _Wave(part), sleep, lambda: _note(core, result, made))
+        done = drive(core, text, OpenLoop("wave", part), sleep, lambda: _note(core, result, made))
         _note(core, result, made)
         result.steps += done.steps
         for live in done.lives:
@@ -131,24 +116,22 @@ def _first_tokens(model: LoadedModel, prompt: Sequence[int]) -> tuple[float, flo
     took = []
     for _ in range(2):
         core = make_core(model, prefix_caching=False, paced=False)
-        begun = perf_counter()
-        done = drive(core, model.text, _Wave([Job("warm", 0.0, np.array(prompt[:64], np.int32), 2)]), sleep)
-        took.append(done.lives[0].token_s[0] if done.lives[0].token_s else perf_counter() - begun)
+        done = drive(core, model.text, OpenLoop("one", [Job("warm", 0.0, np.array(prompt[:64], np.int32), 2)]), sleep)
+        took.append(done.lives[0].first_s)
     return took[0], took[1]
 
 
-def watch_parent() -> None:
-    """End this process when its standard input is closed: nobody waits for the result any more."""
-
-    def watch() -> None:
-        os.read(0, 1)  # not `sys.stdin`, whose lock would outlive this thread
-        os._exit(3)
-
-    threading.Thread(target=watch, daemon=True).start()
+def predict(spec: Mapping[str, Any]) -> tuple[CellResult, str]:
+    """(what `run` would measure, where its times are from). Nothing is known of what depends on the words (speculation)."""
+    model = open_model(make_options(spec["model"], dict(spec["options"])))
+    seconds, label = fitted_or_least(model)
+    clock, result = Clocked(model, seconds), CellResult(spec["rung"])
+    core, _ = clock.core(paced=False)
+    answer(core, clock.text, spec["prompts"], spec["outputs"], spec["wave"], result)
+    return result, label
 
 
 def main(spec: Path, out: Path) -> None:
-    watch_parent()
     result = run(json.loads(spec.read_text("utf8")))
     write_json(out, asdict(result), None)
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ridgeline.bench.stats import summary
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -68,10 +70,8 @@ def _gaps(times: Sequence[float]) -> list[float]:
 
 
 def _spread(seconds: Sequence[float]) -> Spread:
-    if not len(seconds):
-        return Spread(0.0, 0.0, 0.0, 0.0)
-    p50, p95, p99 = np.percentile(seconds, (50, 95, 99))
-    return Spread(*(float(v * 1e3) for v in (np.mean(seconds), p50, p95, p99)))
+    found = summary(seconds)
+    return Spread(0.0, 0.0, 0.0, 0.0) if found is None else Spread(*(v * 1e3 for v in (found.mean, found.p50, found.p95, found.p99)))
 
 
 def kv_against_users(kv: Sequence[Sequence[float]]) -> tuple[tuple[float, float], ...]:

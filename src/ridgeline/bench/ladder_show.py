@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
 from ridgeline.bench import report_schema as schema
-from ridgeline.bench.ladder import NOISE, LadderResult, RungResult
+from ridgeline.bench.ladder import LadderResult, RungResult
 from ridgeline.bench.ladder_numbers import Numbers, Spread, Waterfall, middle, same_words, waterfall
 from ridgeline.bench.ladder_plan import PRESETS
+from ridgeline.bench.machine_load import LIMIT
 from ridgeline.bench.record import command_line, machine_name, now
+from ridgeline.bench.report_reported import WORKSHOP, rows
 
-# Reported, not measured here: workshop demo F, run 2026-06-27, H100, Mistral-7B-v0.1 fp16, 10 prompts, 1,656 shared tokens, 50 out.
-REPORTED_SOURCE = "workshop demo F, 2026-06-27: H100, Mistral-7B-v0.1 fp16, temperature 0; HF batch 1 sequential, vLLM 10 concurrent"
-REPORTED: tuple[tuple[str, float, float, float], ...] = (  # name, tok/s, TTFT ms, ITL ms
-    ("HF transformers, sequential", 51, 54, 19.0), ("vLLM default", 736, 336, 6.7), ("vLLM + prefix caching", 1034, 125, 6.8),
-    ("vLLM + KV quantization", 1010, 134, 6.9), ("vLLM, all + ngram speculation", 991, 75, 8.2),
-)  # fmt: skip
 DEFINITIONS = {
     "tok/s": "output tokens of all requests over the time from the first request to the last token",
     "TTFT": "from the moment a request could begin (one at a time: when the one before had ended) to its first token",
@@ -55,12 +52,18 @@ def render(result: LadderResult) -> str:
     if result.left:
         lines.append(f"{result.left} cells have not run: the same command goes on with them")
     if _is_workshop(result):
-        lines += ["", f"reported ({REPORTED_SOURCE}):"]
-        lines += [
-            f"  {name:<32}{tok:>7.0f} tok/s {tok / REPORTED[0][1]:>5.1f}x   TTFT {ttft:.0f} ms   ITL {itl:.1f} ms"
-            for name, tok, ttft, itl in REPORTED
-        ]
+        source, told = reported()
+        lines += ["", f"reported ({source}):"]
+        for t in told:
+            gain = float(t["output_tok_s"]) / float(told[0]["output_tok_s"])
+            lines.append(f"  {t['engine']:<44}{t['output_tok_s']:>5} tok/s {gain:>5.1f}x   TTFT {t['ttft_ms']} ms   ITL {t['itl_ms']} ms")
     return "\n".join(lines)
+
+
+def reported() -> tuple[str, list[dict[str, str]]]:
+    """(source, rows) of the workshop's own run, not measured here."""
+    found = [r for r in rows() if r["source"] == WORKSHOP]
+    return "{source}, {date}: {setup}".format_map(found[0]), found
 
 
 def _is_workshop(result: LadderResult) -> bool:
@@ -161,8 +164,8 @@ def _kernel_gain(theirs: RungResult, ours: RungResult) -> str:
 
 def _noise(result: LadderResult) -> list[str]:
     """Rungs during whose last round somebody else had more than a twentieth of the CPUs."""
-    loud = [(r.rung.name, max(r.raw["steal"], r.raw.get("others", 0.0))) for r in result.rungs if r.raw]
-    return [f"not to be relied on: others had {share:.0%} of the CPUs during {name!r}" for name, share in loud if share > NOISE]
+    loud = [(r.rung.name, r.raw["steal"] + r.raw["others"]) for r in result.rungs if r.raw]
+    return [f"not to be relied on: others had {share:.0%} of the CPUs during {name!r}" for name, share in loud if share > LIMIT]
 
 
 def _cold(result: LadderResult) -> list[str]:
@@ -197,14 +200,16 @@ def document(result: LadderResult, version: str) -> list[schema.ReportDocument]:
     )  # fmt: skip
     if not _is_workshop(result):
         return [own]
+    source, found = reported()
     rungs = tuple(
         schema.Rung(
-            name, output_tok_s=tok, ttft_ms=schema.Percentiles(ttft), itl_ms=schema.Percentiles(itl), label=f"reported: {REPORTED_SOURCE}"
+            r["engine"], output_tok_s=float(r["output_tok_s"]), ttft_ms=schema.Percentiles(float(r["ttft_ms"])),
+            itl_ms=schema.Percentiles(float(r["itl_ms"])), label=f"reported: {source}",
         )
-        for name, tok, ttft, itl in REPORTED
-    )
+        for r in found
+    )  # fmt: skip
     told = schema.Ladder("Reported by the workshop", str(result.load), rungs)
-    return [own, schema.ReportDocument("ladder", f"Reported, not measured here: {REPORTED_SOURCE}", ladders=(told,))]
+    return [own, schema.ReportDocument("ladder", f"Reported, not measured here: {source}", ladders=(told,))]
 
 
 def _rung(r: RungResult) -> schema.Rung:
@@ -277,8 +282,6 @@ def _cells(r: RungResult) -> tuple[schema.Cell, ...]:
 
 def as_json(result: LadderResult) -> dict[str, Any]:
     """Numbers for programs; raw times are in the folder."""
-    from dataclasses import asdict
-
     rungs = [
         {
             "rung": r.rung.key, "name": r.rung.name, "status": r.status, "why": r.why, "command": r.command, "lossy": r.rung.lossy,

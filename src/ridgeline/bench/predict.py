@@ -19,22 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.backends.base import LoadPlan
-from ridgeline.backends.clock import ClockProgram
-from ridgeline.backends.cpu.program import choose_isa
-from ridgeline.bench.calibrate import load_calibration
+from ridgeline.bench.clocked import Clocked, fitted
 from ridgeline.bench.drive import Driven, drive
 from ridgeline.bench.machine_load import cpu_time
 from ridgeline.bench.outcome import times
 from ridgeline.bench.record import now
 from ridgeline.bench.workloads import ClosedLoop, Lengths, Workload, poisson
-from ridgeline.engine.loader import LoadedModel, OpenModel, load_program, make_core, open_model
-from ridgeline.engine.request import Limits
-from ridgeline.engine.words import open_words
+from ridgeline.engine.loader import LoadedModel, OpenModel, load, make_core, open_model
 from ridgeline.errors import FileFormatError, UserError, within
 from ridgeline.formats.kept import write_json
 from ridgeline.options import Options
-from ridgeline.planner.calibration import CalibratedSeconds, Calibration
 
 Say = Callable[[str], None]
 METRICS = ("tpot_ms", "throughput_tok_s", "ttft_p95_ms")
@@ -93,53 +87,20 @@ def run(asked: PredictOptions, say: Say = lambda line: None) -> dict[str, Any]:
     document = _read(asked.file)
     name = Path(model.plan.path).name
     if name not in document["models"]:
-        calibration = _calibration(model)
-        document["models"][name] = _predict(asked, model, name, calibration, say)
+        document["models"][name] = _predict(asked, model, name, say)
         _write(asked.file, document)
         say(f"predictions of {name} written to {asked.file}")
-    _measure(asked, model, document, name, say)
+    _check_same(asked, model, document["models"][name])
+    _measure(asked, options, document, name, say)
     return document
-
-
-def _calibration(model: OpenModel) -> Calibration:
-    isa = choose_isa(None if model.plan.isa == "auto" else model.plan.isa)
-    found = load_calibration(model.plan.threads, isa)
-    if found is None:
-        raise UserError(
-            f"this host is not calibrated for {model.plan.threads} threads and {isa}", field="calibration", value=isa,
-            remedy="run `ridgeline calibrate MODEL` first",
-        )  # fmt: skip
-    return found
 
 
 # --- predictions --------------------------------------------------------------------------------------------------------------------
 
 
-class Clocked:
-    """The engine of `model` on a calibrated clock."""
-
-    def __init__(self, model: OpenModel, calibration: Calibration) -> None:
-        formats = {name: tensor.encoding.name for name, tensor in model.spec.tensors.items()}
-        self._seconds = CalibratedSeconds(model.spec.graph, formats, calibration)
-        self._model, self._text = model, open_words(model.checkpoint)
-
-    def run(self, workload: Workload) -> Driven:
-        plan, spec = self._model.plan, self._model.spec
-        program = ClockProgram(
-            spec.graph, LoadPlan(plan.blocks, plan.block_size, plan.kv_dtype, plan.threads), self._seconds, lambda row: 5
-        )
-        limits = Limits(plan.max_model_len, self._text.vocab_size, self._text.stop_ids)
-        core = make_core(LoadedModel(plan, program, spec.tensors, self._text, limits, 0.0))
-        core.clock = program.read
-
-        def pass_time(seconds: float) -> None:
-            program.now += seconds
-
-        return drive(core, self._text, workload, pass_time)
-
-
-def _predict(asked: PredictOptions, model: OpenModel, name: str, calibration: Calibration, say: Say) -> dict[str, Any]:
-    engine = Clocked(model, calibration)
+def _predict(asked: PredictOptions, model: OpenModel, name: str, say: Say) -> dict[str, Any]:
+    seconds = fitted(model)
+    engine, calibration = Clocked(model, seconds), seconds.calibration
     cells = []
     for prompt in asked.prompts:
         busiest = 0.0
@@ -155,6 +116,24 @@ def _predict(asked: PredictOptions, model: OpenModel, name: str, calibration: Ca
         "written": now(), "calibrated": calibration.date, "calibration_s": calibration.seconds, "host": calibration.host,
         "isa": calibration.isa, "threads": calibration.threads, "kv_dtype": model.plan.kv_dtype, "cells": cells,
     }  # fmt: skip
+
+
+def _check_same(asked: PredictOptions, model: OpenModel, found: Mapping[str, Any]) -> None:
+    """Raises `UserError` for predictions of other loads or of another engine than is asked for now."""
+    cells = [Cell(**c["cell"]) for c in found["cells"]]
+    pairs: dict[str, tuple[Any, Any]] = {
+        "--threads": (found["threads"], model.plan.threads), "--kv-cache-dtype": (found["kv_dtype"], str(model.plan.kv_dtype)),
+        "--prompt": ({c.prompt for c in cells}, set(asked.prompts)), "--users": ({c.users for c in cells if c.users}, set(asked.users)),
+        "--output": ({c.output for c in cells}, {asked.output}),
+    }  # fmt: skip
+    for name, (then, given) in pairs.items():
+        if then != given:
+            text = f"{asked.file} was predicted with another {name}: {_listed(then)}, now it is {_listed(given)}"
+            raise UserError(text, field=name, value=_listed(given), limit=_listed(then), remedy="ask as then, or name another --file")
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, sorted(value))) if isinstance(value, set) else str(value)
 
 
 def _closed(engine: Clocked, asked: PredictOptions, name: str, prompt: int, users: int) -> tuple[Cell, dict[str, float]]:
@@ -179,7 +158,7 @@ def _figures(done: Driven) -> dict[str, float]:
 # --- measurements -------------------------------------------------------------------------------------------------------------------
 
 
-def _measure(asked: PredictOptions, model: OpenModel, document: dict[str, Any], name: str, say: Say) -> None:
+def _measure(asked: PredictOptions, options: Options, document: dict[str, Any], name: str, say: Say) -> None:
     begun = perf_counter()
     cells = document["models"][name]["cells"]
     # In rounds, so that the runs of one cell lie apart in time.
@@ -194,18 +173,12 @@ def _measure(asked: PredictOptions, model: OpenModel, document: dict[str, Any], 
             say(f"no time left for {cell.prompt} tokens, {cell.load}: run the same command again")
             continue
         if loaded is None:
-            loaded = _loaded(model)
+            loaded = load(options)
             lengths = Lengths(min(asked.prompts), asked.output)
             drive(make_core(loaded), loaded.text, ClosedLoop(WARM_UP_USERS, WARM_UP_USERS, lengths), sleep)
         entry["measured"].append(_once(loaded, cell))
         _write(asked.file, document)
         say(f"{cell.prompt} tokens, {cell.load}: " + ", ".join(f"{m} {error(entry, m):+.1%}" for m in METRICS))
-
-
-def _loaded(model: OpenModel) -> LoadedModel:
-    text = open_words(model.checkpoint)
-    limits = Limits(model.plan.max_model_len, text.vocab_size, text.stop_ids)
-    return LoadedModel(model.plan, load_program(model), model.spec.tensors, text, limits, 0.0)
 
 
 def _missing(entry: Mapping[str, Any], repeat: int) -> int:

@@ -11,6 +11,7 @@ from ridgeline.bench.report_ladder import others, rungs_grid
 from ridgeline.bench.report_parts import cells_grid, reported
 from ridgeline.bench.report_schema import ReportDocument
 
+WORKSHOP = "Workshop on inference at scale (demo F)"  # one run on one machine, rung by rung
 NUMBERS = {"output_tok_s": "output tok/s", "total_tok_s": "total tok/s", "ttft_ms": "TTFT ms", "itl_ms": "ITL ms", "tpot_ms": "TPOT ms"}
 
 

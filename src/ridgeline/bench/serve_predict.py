@@ -10,15 +10,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ridgeline.backends.cpu.program import choose_isa
-from ridgeline.bench.calibrate import load_calibration
+from ridgeline.bench.clocked import Clocked, fitted
 from ridgeline.bench.load_workloads import Endpoint, Session
 from ridgeline.bench.outcome import times
-from ridgeline.bench.predict import Clocked
 from ridgeline.bench.workloads import Job
 from ridgeline.engine.loader import open_model
-from ridgeline.engine.words import Words, open_words
-from ridgeline.errors import UserError
+from ridgeline.engine.words import Words
 from ridgeline.graph.step import Int32Array
 from ridgeline.options import make_options
 
@@ -78,17 +75,14 @@ class Forecaster:
 
     def __init__(self, model: str, context: int, seqs: int, threads: int | None) -> None:
         opened = open_model(make_options(model, {"max_model_len": context, "max_num_seqs": seqs, "threads": threads}))
-        isa = choose_isa(None if opened.plan.isa == "auto" else opened.plan.isa)
-        found = load_calibration(opened.plan.threads, isa)
-        if found is None:
-            raise UserError("this host is not calibrated, so nothing is predicted", remedy="run `ridgeline calibrate MODEL` first")
-        self._clocked, self._words, self._date = Clocked(opened, found), open_words(opened.checkpoint), found.date
+        seconds = fitted(opened)
+        self._clocked, self._date = Clocked(opened, seconds), seconds.calibration.date
 
     def of(self, made: Sequence[Session], endpoint: Endpoint, users: int | None) -> Forecast | None:
         """None for several samples a prompt, which the clock's driver does not ask for."""
         if any(s.n > 1 for s in made):
             return None
-        done = self._clocked.run(Sessions(made, self._words, endpoint, users))
+        done = self._clocked.run(Sessions(made, self._clocked.text, endpoint, users))
         series = times(done.lives)
         tokens = sum(len(live.token_s) for live in done.lives)
         tpot = float(np.median(series["tpot_ms"]) * 1e3) if len(series["tpot_ms"]) else None

@@ -65,8 +65,8 @@ def predict(
         model, max_model_len=max(1, max(prompts) + output), threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=16, backend="cpu",
         isa="auto", max_num_seqs=max(1, *loads),
     )  # fmt: skip
-    least = 0.0 if predict_only else 3600.0
-    asked = PredictOptions(options, file, prompts, loads, output, repeat, cell or 10.0, seconds if seconds is not None else least)
+    measure_s = 0.0 if predict_only else 3600.0 if seconds is None else seconds
+    asked = PredictOptions(options, file, prompts, loads, output, repeat, cell or 10.0, measure_s)
     document = run(asked, note)
     if json:
         print_json(document | {"summary": summary(document)})
