@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.browser import chromium, shot
 from tests.server.fake_engine import FakeEngine
 from tests.server.http_server import running
 
 from ridgeline.server.gate import GateRules
 from ridgeline.server.keys import load_keys
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def test_the_page_is_whole_and_asks_nobody_else() -> None:
@@ -37,20 +33,8 @@ def test_the_page_is_whole_and_asks_nobody_else() -> None:
 
 @pytest.fixture
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("no chromium on this machine")
-    with playwright.sync_playwright() as p:
-        made = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as made:
         yield made
-        made.close()
-
-
-def shot(page: Any, name: str) -> None:
-    """Kept for eyes where RIDGELINE_SHOTS names a folder."""
-    folder = os.environ.get("RIDGELINE_SHOTS")
-    if folder:
-        page.screenshot(path=str(Path(folder) / f"{name}.png"))
 
 
 def ask(page: Any, text: str) -> None:

@@ -19,8 +19,8 @@ from xml.etree import ElementTree
 
 import pytest
 from tests.planner.test_calibration import NOTHING
+from tests.server.browser import chromium, shot
 from tests.server.http_server import running
-from tests.server.test_page import CHROMIUM, shot
 
 from ridgeline.bench.random_gguf import SHAPES, write_random
 from ridgeline.cli import main, plan_page, serve
@@ -306,13 +306,8 @@ def test_many_waiting_plans_are_turned_away() -> None:
 
 @pytest.fixture
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("no chromium on this machine")
-    with playwright.sync_playwright() as p:
-        made = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as made:
         yield made
-        made.close()
 
 
 def opened(browser: Any, server: Any, query: str, faults: list[str], **more: Any) -> Any:
