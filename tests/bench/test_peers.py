@@ -77,7 +77,7 @@ def test_parts_are_added_to_the_results_file(tmp_path: Path, monkeypatch: pytest
 
 
 def test_rows_of_an_ab() -> None:
-    compared = ab.Compared(8.0, "TTFT p50", 10.0, 20.0, Ratio(0.5, 0.4, 0.6, 3), "x")
+    compared = ab.Compared(8.0, "TTFT p50", 10.0, 20.0, Ratio(0.5, 0.4, 0.6, 3), "x", False)
     load = ServeOptions(Source(model="m"))
     server = Server("s", Target.of("http://x"), "m", command="cmd")
     result = ab.AbResult(ab.AbOptions(load, load.source, load.source, "a", "b", 3), (server, server), (), (compared,), (), "")

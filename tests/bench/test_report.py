@@ -132,6 +132,8 @@ def test_cells_of_a_sweep_that_were_predicted_stand_beside_the_measured_ones() -
 def test_a_significant_loss_is_marked() -> None:
     made = whole_document()
     lost = replace(made.comparisons[0], ratio=0.8, low=0.7, high=0.9, sentence="A is 0.8x B")
+    faster = replace(lost, metric="TTFT p50", higher_is_better=False)
+    assert "<p>TTFT p50: A is 0.8x B</p>" in report([replace(made, comparisons=(faster,))]).html
     assert '<p class="loss">output tok/s: A is 0.8x B</p>' in report([replace(made, comparisons=(lost,))]).html
 
 

@@ -281,6 +281,7 @@ def test_an_ab_runs_in_turns_and_writes_its_documents(url: str) -> None:
     found = json.loads(json.dumps(ab_show.document(result), allow_nan=False))
     assert len(documents_of(found, "x")[0].comparisons) == len(result.compared) == len(ab.METRICS)
     text = ab_show.render(result)
+    assert "output tok/s: " in text
     assert "right found 0% of prompt tokens in its cache" in text and "method: each round" in text
 
 
@@ -297,7 +298,7 @@ def test_a_difference_in_every_round_is_one() -> None:
     asked = ab.AbOptions(ServeOptions(Source(url="http://x")), Source(url="http://x"), Source(url="http://y"), "a", "b", 3)
     rounds = [(n, name, cell(8, speed * (1 + 0.01 * n))) for n in range(3) for name, speed in (("a", 30.0), ("b", 10.0))]
     compared, _ = ab.compare(asked, rounds)
-    assert compared[0].ratio.significant and compared[0].sentence.startswith("output tok/s: a is 3.00x b, 95% 3.00-3.00")
+    assert compared[0].ratio.significant and compared[0].sentence.startswith("a is 3.00x b, 95% 3.00-3.00")
 
 
 def test_a_difference_on_a_disturbed_machine_is_not_relied_on() -> None:

@@ -72,6 +72,7 @@ class Compared:
     b: float
     ratio: Ratio
     sentence: str
+    higher_is_better: bool = True
     disturbed: float = 0.0
 
 
@@ -123,10 +124,10 @@ def compare(asked: AbOptions, rounds: Sequence[tuple[int, str, Cell]]) -> tuple[
             a, b = _pairs(asked, at, metric)
             if a:
                 ratio = paired_ratio(a, b, asked.asked.seed)
-                text = sentence(asked.name_a, asked.name_b, metric.name, ratio, higher_is_better=metric.higher_is_better)
+                text = sentence(asked.name_a, asked.name_b, ratio, higher_is_better=metric.higher_is_better)
                 if loud:
                     text += f"; NOT to be relied on: others took up to {loud:.0%} of the CPUs"
-                found.append(Compared(load, metric.name, median(a), median(b), ratio, text, loud))
+                found.append(Compared(load, metric.name, median(a), median(b), ratio, text, metric.higher_is_better, loud))
         remarks += _remarks(at, load)
     if asked.rounds < MIN_ROUNDS:
         remarks.append(f"{asked.rounds} rounds say nothing about significance; {MIN_ROUNDS} at least, 5 or more are better")

@@ -32,7 +32,7 @@ def render(result: AbResult) -> str:
         if c.load != load:
             load = c.load
             lines += ["", f"at {load:g} {'sessions/s' if asked.asked.rates else 'at once'} (medians of A and B on the left)"]
-        lines.append(f"  {c.a:>10.2f} {c.b:>10.2f}  {c.sentence}")
+        lines.append(f"  {c.a:>10.2f} {c.b:>10.2f}  {c.metric}: {c.sentence}")
     defined = (f"  {k}: {DEFINITIONS[k]}" for k in ("output_tok_s", "ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"))
     lines += ["", *hits(result), f"method: {METHOD}", *defined]
     return "\n".join([*lines, *(f"note: {r}" for r in result.remarks)])
@@ -82,7 +82,7 @@ def report(result: AbResult) -> ReportDocument:
     found = tuple(
         Comparison(
             asked.name_a, asked.name_b, f"{c.metric} at {c.load:g}", c.ratio.value, c.ratio.low, min(c.ratio.high, 1e9), c.sentence,
-            c.ratio.rounds, c.ratio.significant,
+            c.ratio.rounds, c.ratio.significant, c.higher_is_better,
         )
         for c in result.compared
     )  # fmt: skip

@@ -118,7 +118,7 @@ def program(e: Engine, path: str | None = None) -> list[str]:
     if path is not None:
         file = Path(path).expanduser()
         if not file.is_file() or not os.access(file, os.X_OK):
-            raise UserError(f"--engine-path {path}: not a program", field="--engine-path", value=path, remedy="give the executable")
+            raise UserError(f"{path}: not a program", field="--engine-path", value=path, remedy="give the executable")
         return [str(file), *_script(e)]
     for name in e.programs:
         found = shutil.which(name)

@@ -202,7 +202,7 @@ def _servers(asked: PeersOptions, model: str, here: Mapping[str, str | None], sa
 
 def _row(c: ab.Compared, model: str, part: str, where: str, peer: str, result: ab.AbResult) -> Row:
     unit = "" if "/s" in c.metric else ", ms"
-    better: Literal["higher", "lower"] = "higher" if "/s" in c.metric else "lower"
+    better: Literal["higher", "lower"] = "higher" if c.higher_is_better else "lower"
     ours, theirs = (s.command or "" for s in result.servers)
     low, high = (c.ratio.low, c.ratio.high) if c.ratio.rounds > 1 else (None, None)
     return Row(

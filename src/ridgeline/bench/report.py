@@ -78,8 +78,7 @@ def _findings(documents: Sequence[ReportDocument]) -> list[Block]:
     steps = [(ladder, gains(ladder)) for d in documents for ladder in d.ladders if not others(ladder)]
     found: list[Block] = []
     for c in pairs:
-        lost = c.significant and c.ratio < 1
-        found.append(Words(f"{c.metric}: {c.sentence}", "loss" if lost else ""))
+        found.append(Words(f"{c.metric}: {c.sentence}", "loss" if c.lost else ""))
     for ladder, rungs in steps:
         if len(rungs) > 1 and rungs[0][0].output_tok_s:
             whole = (rungs[-1][0].output_tok_s or 0.0) / rungs[0][0].output_tok_s

@@ -245,6 +245,12 @@ class Comparison:
     sentence: str
     pairs: int = 0
     significant: bool = False
+    higher_is_better: bool = True
+
+    @property
+    def lost(self) -> bool:
+        """Whether `a` is the worse one."""
+        return self.significant and (self.ratio < 1) == self.higher_is_better
 
 
 @dataclass(frozen=True, slots=True)

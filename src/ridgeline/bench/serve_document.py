@@ -101,7 +101,7 @@ def report(result: ServeResult, ours: str = "") -> ReportDocument:
         "bench serve", f"{name}: {asked.workload}", setup(result, ours), (curve,), tuple(_distributions(name, result.cells)),
         plots=tuple(_kv_plots(name, result.cells)), gantts=tuple(_gantt(name, c) for c in result.cells[:1] + result.cells[1:][-1:]),
         predictions=tuple(p for c in result.cells for p in predictions(result, c)),
-        definitions=DEFINITIONS, notes=tuple(notes(result)),
+        definitions=DEFINITIONS, notes=(about(result), *notes(result)),
     )  # fmt: skip
 
 
@@ -120,10 +120,15 @@ def setup(result: ServeResult, ours: str = "") -> Setup:
     return Setup(machine(), versions, {"workload": asked.seed}, settings, commands, date=now())
 
 
+def about(result: ServeResult) -> str:
+    """What the workload is for, and how requests come."""
+    p = result.asked.preset
+    return f"{p.name} is about {p.metric}: {p.why}. Arrival: {p.arrival}."
+
+
 def notes(result: ServeResult) -> list[str]:
     """What a reader must know before believing the numbers."""
-    p, found = result.asked.preset, []
-    found.append(f"{p.name} is about {p.metric}: {p.why}. Arrival: {p.arrival}.")
+    found = []
     if result.tokens is not None and not result.tokens.agrees:
         t = result.tokens
         found.append(f"the server says {t.usage} output tokens, the tokenizer counts {t.counted} in the same text: tok/s do not compare")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ridgeline.bench.client_metrics import DEFINITIONS, Figures
 from ridgeline.bench.serve import KNEE, ServeResult
 from ridgeline.bench.serve_cells import Cell
-from ridgeline.bench.serve_document import notes, pairs
+from ridgeline.bench.serve_document import about, notes, pairs
 from ridgeline.bench.stats import Summary
 
 _LATENCIES = ("ttft_ms", "queue_ms", "prefill_ms", "itl_ms", "tpot_ms", "e2e_ms", "first_event_ms")
@@ -21,7 +21,7 @@ def render(result: ServeResult) -> str:
         f"{server.name} ({server.model}) at {server.target.url}" + (f", {server.version}" if server.version else ""),
         *([f"  started with  {server.command}"] if server.command else []),
         f"  workload {p.name}: {p.about}",
-        f"  it is about {p.metric} ({p.why}); {p.arrival}; seed {asked.seed}, salt {result.salt}, {asked.count} sessions a cell",
+        f"  {about(result)} Seed {asked.seed}, salt {result.salt}, {asked.count} sessions a cell",
         f"  first request, cold: TTFT {_n(result.warm.cold_ms)} ms; warm: {_n(result.warm.warm_ms)} ms (not in the figures below)", "",
     ]  # fmt: skip
     head = ["load", "ok/asked", "out tok/s", "total tok/s", "req/s", "goodput/s", "in SLO", "hit rate", "TTFT p50", "TPOT p50", "others"]

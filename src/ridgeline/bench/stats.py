@@ -95,15 +95,15 @@ def interval_of_median(values: Sequence[float] | Floats, seed: int = 0) -> tuple
     return float(low), float(high)
 
 
-def sentence(a: str, b: str, what: str, ratio: Ratio, *, higher_is_better: bool) -> str:
-    """What may be said: `A is 2.1x B in output tok/s, 95% 1.9-2.3`, or `no significant difference` where 1 is inside."""
+def sentence(a: str, b: str, ratio: Ratio, *, higher_is_better: bool) -> str:
+    """What may be said: `A is 2.1x B, 95% 1.9-2.3`, or `no significant difference` where 1 is inside."""
     numbers = f"95% {_times(ratio.low)}-{_times(ratio.high)}"
     if ratio.rounds < MIN_ROUNDS:
-        return f"{what}: {ratio.rounds} rounds are too few to tell ({a} / {b} = {_times(ratio.value)})"
+        return f"{ratio.rounds} rounds are too few to tell ({a} / {b} = {_times(ratio.value)})"
     if not ratio.significant:
-        return f"{what}: no significant difference ({a} / {b} = {_times(ratio.value)}, {numbers})"
+        return f"no significant difference ({a} / {b} = {_times(ratio.value)}, {numbers})"
     better = (ratio.value > 1) == higher_is_better
-    return f"{what}: {a} is {_times(ratio.value)}x {b}, {numbers}, {ratio.rounds} rounds: {a if better else b} is better"
+    return f"{a} is {_times(ratio.value)}x {b}, {numbers}, {ratio.rounds} rounds: {a if better else b} is better"
 
 
 def _times(value: float) -> str:
