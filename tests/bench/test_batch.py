@@ -333,6 +333,26 @@ def test_the_engine_in_process_answers_as_the_server_does(tmp_path: Path, capsys
     assert summary["answered"] == 4 and summary["errors"] == {"400": 1, "404": 1} and summary["output_tokens"] >= 13
 
 
+def test_replies_are_the_same_with_guesses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--speculative-config: no word changes with the coupled rule, and a run may go on under another one; the other rule is told apart."""
+    model = str(tiny_gguf(tmp_path / "tiny.gguf"))
+    body = {"model": model, "prompt": "abcabcabc", "max_tokens": 12, "temperature": 1, "seed": 5, "ignore_eos": True}
+    write(tmp_path / "in.jsonl", [line(f"r{i}", body=body | {"seed": i}) for i in range(4)])
+    texts = {}
+    for name, more in (("plain", []), ("ngram", ["--speculative-config", '{"prompt_lookup_min": 1, "adaptive": false}'])):
+        assert main(["batch", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"), "--overwrite", "--json", *more]) == 0
+        summary, found = json.loads(capsys.readouterr().out), replies(tmp_path)
+        texts[name] = [r["response"]["body"]["choices"][0]["text"] for r in found]
+        details = [r["response"]["body"]["usage"].get("completion_tokens_details") for r in found]
+        assert summary["answered"] == 4 and (any(details) == (name == "ngram")) and "accept" not in summary
+    assert texts["plain"] == texts["ngram"]
+    rejection = ["--speculative-config", '{"rejection_sample_method": "probabilistic"}']
+    assert main(["batch", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "new.jsonl"), "--json", *rejection]) == 0
+    assert json.loads(capsys.readouterr().out)["accept"] == "rejection"
+    assert main(["batch", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "new.jsonl"), "--speculative-config", "{"]) == 2
+    assert "is not JSON" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [([], "holds no request"), ([line("a", body={"prompt": "x"})], "no model"), ([line("a", body={"model": 3})], "no model"),

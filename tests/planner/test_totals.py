@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.tiny_gguf import tiny_gguf
 
 from ridgeline.cli import main
+from ridgeline.engine.self_draft import LeftOut, keep_for
 from ridgeline.errors import UserError
+from ridgeline.formats.checkpoint import open_checkpoint
 from ridgeline.graph.caches import cache_groups
-from ridgeline.kv.layout import KV_FORMATS, group_block_bytes, sequence_bytes
+from ridgeline.graph.rewrite import residual_sums, without
+from ridgeline.kv.layout import KV_FORMATS, bytes_per_token, group_block_bytes, sequence_bytes
+from ridgeline.models import load_spec
 from ridgeline.planner.catalog import find_model
 from ridgeline.planner.demand import weight_bytes
 from ridgeline.planner.formats import WEIGHT_FORMATS, kv_format_named
@@ -88,6 +93,27 @@ def test_the_draft_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "+ draft" in out and "depends on what is accepted" in out
     assert main([*args, "nosuch"]) == 2
     assert "'nosuch' is not known" in capsys.readouterr().err
+
+
+def test_a_draft_of_itself_has_keys_and_no_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the search all layers are counted; afterwards those that it guesses with, as the allocator does."""
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
+    model = str(tiny_gguf(tmp_path / "tiny.gguf"))
+
+    def draft_bytes(name: str, draft: str) -> float:
+        assert main(["plan", name, "--device", "H200", "--context", "64", "--batch", "3", "--draft", draft, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["memory"]["draft"]  # type: ignore[no-any-return]
+
+    whole = find_model("Llama-3.1-8B")
+    assert draft_bytes("Llama-3.1-8B", "self") == 3 * whole.sequence_bytes(64, KV, 16)
+    spec = load_spec(open_checkpoint(Path(model)))
+    per_token = bytes_per_token(spec.graph.caches, "bf16")
+    assert draft_bytes(model, "self") == 3 * 64 * per_token
+    left = residual_sums(spec.graph)[:2]  # the first of two layers
+    keep_for(spec, LeftOut(left, 4, 0.5, 0.8))
+    assert draft_bytes(model, "self") == 3 * 64 * bytes_per_token(without(spec.graph, left).caches, "bf16") == 3 * 32 * per_token
 
 
 def test_embeddings_keep_their_bits_and_tied_ones_count_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from ridgeline.cli.output import note, print_json, size, table
 from ridgeline.errors import UserError
 from ridgeline.planner.catalog import find_model, models
 from ridgeline.planner.explain import explain
-from ridgeline.planner.facts import ModelFacts
+from ridgeline.planner.facts import ModelFacts, Parts, from_graph
 from ridgeline.planner.hardware import Device
 from ridgeline.planner.local import local_facts
 from ridgeline.planner.presets import Preset
@@ -60,7 +61,7 @@ def setup_of(args: Question) -> Setup:
     """The model, the device (the first of the table when none is named) and everything that was said about them."""
     setup = setup_for(args, _asked_facts(args), _host(args) if args.this_host else device_of(args))
     if args.draft is not None:
-        setup = setup.change(draft=model_facts(args.draft))
+        setup = setup.change(draft=_of_itself(args.model, setup.facts) if args.draft == "self" else model_facts(args.draft))
     if not args.this_host:
         return setup
     from ridgeline.backends.cpu import default_threads
@@ -74,6 +75,21 @@ def model_facts(name: str) -> ModelFacts:
     """A file or folder, a short name of `pull` that is in the cache, or a row of the table."""
     path = _file(name)
     return find_model(name) if path is None else local_facts(path)
+
+
+def _of_itself(name: str, facts: ModelFacts) -> ModelFacts:
+    """The model as its own draft: no weights, and the KV of the layers that it guesses with; of all while nobody has chosen them."""
+    from ridgeline.engine.self_draft import kept_for
+    from ridgeline.formats.checkpoint import open_checkpoint
+    from ridgeline.graph.rewrite import without
+    from ridgeline.models import load_spec
+
+    path, kept = _file(name), facts.kept
+    if path is not None and path.suffix != ".json" and facts.stored is not None and facts.graph is not None:
+        spec = load_spec(open_checkpoint(path))
+        left = kept_for(spec)
+        kept = kept if left is None else from_graph(without(spec.graph, left.sums), "file", "").kept
+    return replace(facts, name="self", kept=kept, stored=Parts(0.0, 0.0, 0.0, 0.0))
 
 
 def _asked_facts(args: Question) -> ModelFacts:

@@ -121,7 +121,8 @@ def _likeliest(program: Program, graph: Graph, texts: Sequence[Int32Array], bloc
         tables.append(np.arange(first, first - (-len(text) // block_size), dtype=np.int32))
         first += len(tables[-1])
     program.forward(Step(spans, np.concatenate(texts), (tuple(tables),) * len(cache_groups(graph.caches))))
-    return np.argmax(program.logits(), axis=1)
+    likeliest: npt.NDArray[np.intp] = program.logits().argmax(axis=1)
+    return likeliest
 
 
 def _decode(rows: int) -> Step:
