@@ -129,6 +129,7 @@ def test_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert "13,015,449,600" in text and "40 x 128" in text and "23.8 ms (memory bound)" in text
     assert "prefill attention" in text and "512.00 FLOP/byte: compute bound" in text and "1.00 FLOP/byte: memory bound" in text
     assert "F = 13824 is 2.70 D" in text
+    assert "838,860,800 B / (1 x 450 GB/s) = 1.864 ms beside the TTFT" in text  # row 121: prompts computed elsewhere
     latent = "\n".join(run(capsys, "plan", "deepseek-v2-lite", "--device", "h100 sxm", "--batch", "1", "--explain")["explain"])
     assert "56.9x against 128 heads" in latent and "14.2x against 32 heads" in latent and "3.56x against 8 groups" in latent
 

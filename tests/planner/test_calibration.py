@@ -12,9 +12,11 @@ from ridgeline.graph.manifest import manifest
 from ridgeline.graph.step import SharedWalk, Span
 from ridgeline.planner.calibration import CalibratedSeconds, Calibration, ChunkAttention, DecodeAttention, kept_bytes, linear_formats
 from ridgeline.planner.catalog import find_model
+from ridgeline.planner.explain import explain
 from ridgeline.planner.formats import kv_format_named, weight_format
 from ridgeline.planner.hardware import Machine
 from ridgeline.planner.parallel import Layout
+from ridgeline.planner.report import notes
 from ridgeline.planner.setup import Setup, host_device
 
 NO_DECODE, NO_CHUNK = DecodeAttention(0.0, 0.0, 0.0, 0.0), ChunkAttention(0.0, 0.0, 0.0)
@@ -139,3 +141,18 @@ def test_plans_of_a_calibrated_host_are_fitted() -> None:
     assert setup.labels()["step_time_ms"].startswith("fitted") and setup.change(calibration=None).labels()["step_time_ms"].startswith(
         "measured"
     )
+    # Row 36: the MFU that is shown is the one that the fitted time has.
+    shown = next(line for line in explain(d, 1, 50) if line.what == "TTFT")
+    mfu = d.demand.step([Span(0, 0, 50, 1)]).flops / d.ceilings.linear_flops_per_s / d.ttft(50)
+    assert 0 < mfu < 1 and shown.numbers.endswith(f"x {mfu:.2f})")
+
+
+@pytest.mark.parametrize("model, form, missing", [("SmolLM2-135M", "q8_0", ("Q8_0",)), ("gpt-oss-20b", "mxfp4", ())])
+def test_what_was_not_calibrated_is_timed_by_the_roofline_and_says_so(model: str, form: str, missing: tuple[str, ...]) -> None:
+    """A format that this host was not calibrated for, and a model without a graph."""
+    host = host_device(Machine("m", 20.0, 300.0, 100.0, 2, "avx2", "measured", "2026-11-30"), 64e9)
+    setup = Setup(find_model(model), host, weight_format(form), kv_format_named("bf16"), Layout(), calibration=NOTHING)
+    plain = setup.change(calibration=None)
+    assert setup.uncalibrated == missing and setup.deployment() == plain.deployment() and setup.labels() == plain.labels()
+    said = [note for note in notes(setup, 1024) if "not calibrated on this host" in note]
+    assert len(said) == len(missing) and all(form in said[0] for form in missing)

@@ -5,49 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.planner import formulas as f
+from ridgeline.planner.catalog import models
 
 H100 = 3.35e12
-# V, D, F, L, N, K, H, tied, published total in billions: every dense row of the shared models.csv whose layers are all attention + MLP
-DENSE = {
-    "Llama-2-7B": (32000, 4096, 11008, 32, 32, 32, 128, False, 6.738),
-    "Llama-2-13B": (32000, 5120, 13824, 40, 40, 40, 128, False, 13.015),
-    "Llama-2-70B": (32000, 8192, 28672, 80, 64, 8, 128, False, 68.975),
-    "Llama-3.2-1B": (128256, 2048, 8192, 16, 32, 8, 64, True, 1.236),
-    "Llama-3.2-3B": (128256, 3072, 8192, 28, 24, 8, 128, True, 3.213),
-    "Llama-3.1-8B": (128256, 4096, 14336, 32, 32, 8, 128, False, 8.03),
-    "Llama-3.1-70B": (128256, 8192, 28672, 80, 64, 8, 128, False, 70.552),
-    "Llama-3.1-405B": (128256, 16384, 53248, 126, 128, 8, 128, False, 405.849),
-    "Mistral-7B-v0.1": (32000, 4096, 14336, 32, 32, 8, 128, False, 7.241),
-    "Mistral-7B-v0.3 (no window)": (32768, 4096, 14336, 32, 32, 8, 128, False, 7.248),
-    "Qwen2.5-0.5B": (151936, 896, 4864, 24, 14, 2, 64, True, 0.494),
-    "Qwen2.5-1.5B": (151936, 1536, 8960, 28, 12, 2, 128, True, 1.544),
-    "Qwen2.5-3B": (151936, 2048, 11008, 36, 16, 2, 128, True, 3.086),
-    "Qwen2.5-7B": (152064, 3584, 18944, 28, 28, 4, 128, False, 7.615),
-    "Qwen2.5-14B": (152064, 5120, 13824, 48, 40, 8, 128, False, 14.769),
-    "Qwen2.5-32B": (152064, 5120, 27648, 64, 40, 8, 128, False, 32.763),
-    "Qwen2.5-72B": (152064, 8192, 29568, 80, 64, 8, 128, False, 72.704),
-    "Qwen3-0.6B": (151936, 1024, 3072, 28, 16, 8, 128, True, 0.596),
-    "Qwen3-1.7B": (151936, 2048, 6144, 28, 16, 8, 128, True, 1.72),
-    "Qwen3-4B": (151936, 2560, 9728, 36, 32, 8, 128, True, 4.022),
-    "Qwen3-8B": (151936, 4096, 12288, 36, 32, 8, 128, False, 8.19),
-    "Qwen3-14B": (151936, 5120, 17408, 40, 40, 8, 128, False, 14.768),
-    "Qwen3-32B": (151936, 5120, 25600, 64, 64, 8, 128, False, 32.761),
-    "Gemma-2-2B": (256000, 2304, 9216, 26, 8, 4, 256, True, 2.614),
-    "Gemma-2-9B": (256000, 3584, 14336, 42, 16, 8, 256, True, 9.241),
-    "Gemma-2-27B": (256000, 4608, 36864, 46, 32, 16, 128, True, 27.226),
-    "Gemma-3-270M": (262144, 640, 2048, 18, 4, 1, 256, True, 0.268),
-    "Gemma-3-1B": (262144, 1152, 6912, 26, 4, 1, 256, True, 1.0),
-    "Gemma-3-4B": (262144, 2560, 10240, 34, 8, 4, 256, True, 3.88),
-    "Gemma-3-12B": (262144, 3840, 15360, 48, 16, 8, 256, True, 11.765),
-    "Gemma-3-27B": (262144, 5376, 21504, 62, 32, 16, 128, True, 27.008),
-    "Phi-3-mini-4k": (32064, 3072, 8192, 32, 32, 32, 96, False, 3.821),
-    "Phi-3-medium": (32064, 5120, 17920, 40, 40, 10, 128, False, 13.96),
-    "Phi-4": (100352, 5120, 17920, 40, 40, 10, 128, False, 14.659),
-    "SmolLM2-135M": (49152, 576, 1536, 30, 9, 3, 64, True, 0.134),
-    "SmolLM2-360M": (49152, 960, 2560, 32, 15, 5, 64, True, 0.362),
-    "SmolLM2-1.7B": (49152, 2048, 8192, 24, 32, 32, 64, True, 1.711),
-    "SmolLM3-3B": (128256, 2048, 11008, 36, 16, 4, 128, True, 3.075),
-}
+DENSE = {name: row for name, row in models().items() if row.text("params_dense_formula_B")}
+SHAPE = ("vocab", "d_model", "ff_dense", "layers", "n_heads", "n_kv_heads", "head_dim")
 
 
 def test_matmul_is_exact() -> None:
@@ -94,8 +56,9 @@ def test_attention_intensity_that_does_rise() -> None:
 
 @pytest.mark.parametrize("model", DENSE)
 def test_parameter_formula(model: str) -> None:
-    V, D, F, L, N, K, H, tied, billions = DENSE[model]
-    assert f.dense_parameters(V, D, F, L, N, K, H, tied=tied) / 1e9 == pytest.approx(billions, rel=1e-3, abs=6e-4)
+    row = DENSE[model]
+    found = f.dense_parameters(*(row.whole(column) for column in SHAPE), tied=row.text("tied_emb") == "Y")
+    assert found / 1e9 == pytest.approx(row.number("params_dense_formula_B"), rel=1e-3, abs=6e-4)
 
 
 LLAMA13 = {40: (13_015_449_600, 838_860_800), 8: (11_337_728_000, 167_772_160)}

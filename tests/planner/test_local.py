@@ -49,6 +49,14 @@ def test_a_config_of_a_family_with_a_graph(tmp_path: Path) -> None:
     assert facts.params - tied.params == 128256 * 4096
 
 
+def test_a_head_width_of_its_own(tmp_path: Path) -> None:
+    """PL-01 (b), Mistral-Small-24B: 32 heads of 128 beside a width of 5120."""
+    shape = {"hidden_size": 5120, "num_hidden_layers": 40, "head_dim": 128, "intermediate_size": 32768, "vocab_size": 131072}
+    family = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+    facts = local_facts(written(tmp_path, {**LLAMA, **family, **shape}))
+    assert facts.kv_bytes_per_token("bf16") == 163_840 and 23.4e9 < facts.params < 23.7e9
+
+
 @pytest.mark.parametrize("config, row", [(V3, "DeepSeek-V3 / R1"), (MIXTRAL, "Mixtral-8x7B")])
 def test_configs_that_are_counted_like_a_row(tmp_path: Path, config: dict[str, Any], row: str) -> None:
     facts, wanted = local_facts(written(tmp_path, config)), find_model(row)

@@ -225,12 +225,16 @@ class Deployment:
         return [Span(0, past + int((i + 0.5) * step), self.chunk, int(i == MOST_CHUNKS - 1)) for i in range(MOST_CHUNKS)]
 
     def ideal_prefill(self, prompt: int, cached: int = 0) -> float:
-        """(2 P T + 4 T S N H L) / peak without causal saving, but no faster than reading the weights once."""
-        new = max(1, prompt - cached)
-        scores = sum(k.flops_per_entry() * new * k.entries(prompt) for k in self.facts.kept)
-        flops = 2.0 * new * self.facts.active_params + scores
+        """FLOPs / peak, but no faster than reading the weights once."""
         peak, speed = self.ceilings.linear_flops_per_s * self.layout.tp, self.ceilings.bytes_per_s * self.layout.tp
-        return max(flops / peak, self.weights.total / speed)
+        return max(self.prompt_flops(prompt, cached) / peak, self.weights.total / speed)
+
+    def prompt_flops(self, prompt: int, cached: int = 0) -> float:
+        """Of computing a prompt; ideal: 2 P T + 4 T S N H L, without causal saving."""
+        new = max(1, prompt - cached)
+        if not self.ideal:
+            return self.demand.step([Span(0, prompt - new, new, 1)]).flops
+        return 2.0 * new * self.facts.active_params + sum(k.flops_per_entry() * new * k.entries(prompt) for k in self.facts.kept)
 
     # --- rates ------------------------------------------------------------------------------------------------------------------
 

@@ -119,12 +119,23 @@ def _times(d: Deployment, batch: int, context: int) -> Iterator[Line]:
     ceiling = d.asymptote(context)
     if ceiling is not None:
         yield Line("asymptote", "W / KV per sequence", f"{speed} / {d.sequence_bytes(context):,} B", f"{ceiling:,.1f} tok/s")
-    yield Line("TTFT", "prompt FLOPs / (peak x MFU)", f"S = {context}, MFU {e.math:g}", f"{_ms(d.ttft(context))} without queueing")
+    yield from _prompt(d, context)
     for cell in four_cells(d, batch, context):
         yield Line(
             cell.name, f"intensity {cell.formula}", f"memory {cell.memory_s * 1e6:,.1f} us, math {cell.math_s * 1e6:,.1f} us a layer",
             f"{cell.intensity:,.2f} FLOP/byte: {cell.bound} bound",
         )  # fmt: skip
+
+
+def _prompt(d: Deployment, context: int) -> Iterator[Line]:
+    """What share of the peak a prompt gets as it is timed, and what it costs to compute it on one replica and answer on another."""
+    seconds, flops, peak = d.ttft(context), d.prompt_flops(context), d.ceilings.linear_flops_per_s * d.layout.tp
+    share = f"S = {context}: {flops / 1e12:.4g}e12 / ({peak / 1e12:.4g}e12 x {flops / peak / seconds:.2f})"
+    yield Line("TTFT", "prompt FLOPs / (peak x MFU)", share, f"{_ms(seconds)} without queueing")
+    link, held, links = d.ceilings.link_bytes_per_s, d.sequence_bytes(context), d.layout.kv_shards(d.facts, 1) * d.layout.pp
+    if link:
+        numbers = f"{held:,} B / ({links} x {link / 1e9:g} GB/s)"
+        yield Line("hand-over to a replica that decodes", "KV per sequence / links", numbers, f"{_ms(held / link / links)} beside the TTFT")
 
 
 def conventions(f: ModelFacts) -> list[tuple[str, str, str, str]]:
