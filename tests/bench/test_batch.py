@@ -246,6 +246,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
         self.replied: Counter[str] = Counter()
+        self.path = ""
         super().__init__(("127.0.0.1", 0), _Handler)
 
 
@@ -256,6 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.asked[body["prompt"]] += 1
+        self.server.path = self.path
         time.sleep(0.02)
         raw = json.dumps({"text": body["prompt"], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}).encode()
         self.send_response(200)
@@ -301,6 +303,16 @@ def test_kill_9_loses_nothing_and_repeats_nothing(tmp_path: Path, server: _Serve
     assert all(r["response"]["body"]["text"] == f"p{i}" for i, r in enumerate(replies(tmp_path)))
     # Only what was in flight at a kill is asked twice: four calls, three kills.
     assert sum(server.asked.values()) <= count + 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("base", "path"), [("", "/v1/completions"), ("/v1", "/v1/completions"), ("/v3", "/v3/completions"), ("/x/v1/", "/x/v1/completions")]
+)
+def test_a_url_may_end_with_its_version(server: _Server, base: str, path: str) -> None:
+    answerer = UrlAnswerer(f"http://127.0.0.1:{server.server_port}{base}", connections=1)
+    assert asyncio.run(answerer.ask(Call("/v1/completions", b'{"prompt": "p"}'))).status == 200
+    assert server.path == path
+    answerer.close()
 
 
 def test_url_answerer_on_what_is_no_server(server: _Server) -> None:

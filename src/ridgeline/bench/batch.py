@@ -117,7 +117,7 @@ class _Work:
 
     def __init__(self, asked: BatchOptions, entries: list[Entry], journal: Journal, say: Say) -> None:
         self.asked, self.journal, self.say = asked, journal, say
-        self.entries, self.custom = entries, {e.number: e.custom_id for e in entries}
+        self.entries = entries
         self.summary = Summary(len(entries), len(journal.done))
         self._successes = self._fresh = 0
         self._todo = 0
@@ -204,7 +204,7 @@ class _Work:
         response = None
         if reply is not None:
             response = {"status_code": reply.status, "request_id": reply.request_id or entry.id, "body": reply.body}
-        document = {"id": entry.id, "custom_id": self.custom[entry.number], "response": response, "error": error}
+        document = {"id": entry.id, "custom_id": entry.custom_id, "response": response, "error": error}
         self.journal.add(document)
         self._fresh += reply is not None
         self._count(document, reply)

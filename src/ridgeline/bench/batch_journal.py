@@ -109,19 +109,19 @@ class Journal:
         """The lines of an output that is whole already: the same input, or one that has grown since."""
         lines = [line for line in self.out.read_bytes().splitlines(keepends=True) if line.strip()]
         for line in lines:
-            self._number(line, self.out)
+            self._number(_parsed(line), self.out)
         return [line if line.endswith(b"\n") else line + b"\n" for line in lines]
 
-    def _number(self, line: bytes, path: Path) -> int:
-        id = _parsed(line).get("id")
+    def _number(self, document: Mapping[str, Any], path: Path) -> int:
+        id = document.get("id")
         number = self._ids.get(id) if isinstance(id, str) else None
         if number is None:
             raise _foreign(path, f"holds a line that answers no line of this input (id {str(id)[:60]!r})")
         return number
 
     def _note(self, line: bytes, offset: int, path: Path) -> None:
-        number = self._number(line, path)
-        good = is_good(_parsed(line))
+        document = _parsed(line)
+        number, good = self._number(document, path), is_good(document)
         if self._retry and not good:
             self.done.pop(number, None)
         else:
@@ -138,7 +138,7 @@ class Journal:
         line = json.dumps(document, ensure_ascii=False).encode("utf8", "replace") + b"\n"
         self._file.write(line)
         self._file.flush()
-        self.done[self._number(line, self.out)] = Place(offset, len(line), is_good(document))
+        self.done[self._number(document, self.out)] = Place(offset, len(line), is_good(document))
 
     def flush(self) -> None:
         """It survives the machine, too."""

@@ -11,29 +11,19 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from ridgeline.bench.batch import Reply, Unreachable
 from ridgeline.bench.batch_lines import Call
-from ridgeline.errors import UserError
+from ridgeline.bench.client import Target
 
 
 class UrlAnswerer:
-    """A server at `url` (with or without /v1 at its end). timeout_s: silence after which a call counts as lost.
+    """A server at `url`, with its version (/v1, /v3) at the end or without. timeout_s: silence after which a call counts as lost.
 
     Raises `UserError` for what is no http(s) URL."""
 
     def __init__(self, url: str, *, connections: int = 64, api_key: str | None = None, timeout_s: float = 600.0) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            remedy = "give one such as http://localhost:8000"
-            raise UserError(f"--url {url!r} is no http or https address", field="--url", value=url, remedy=remedy)
-        self._host, self._port, self._tls, self._timeout_s = parts.hostname, port, parts.scheme == "https", timeout_s
-        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._target, self._timeout_s = Target.of(url, api_key), timeout_s
         self._headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         self._pool = ThreadPoolExecutor(connections, "batch")
         self._local = threading.local()
@@ -56,23 +46,24 @@ class UrlAnswerer:
     def _connection(self) -> http.client.HTTPConnection:
         found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if found is None:
-            if self._tls:
-                found = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=ssl.create_default_context())
+            t = self._target
+            if t.scheme == "https":
+                found = http.client.HTTPSConnection(t.host, t.port, timeout=self._timeout_s, context=ssl.create_default_context())
             else:
-                found = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+                found = http.client.HTTPConnection(t.host, t.port, timeout=self._timeout_s)
             self._local.connection = found
             self._all.append(found)
         return found
 
     def _ask(self, call: Call) -> Reply:
-        connection = self._connection()
+        connection, t = self._connection(), self._target
         try:
-            connection.request("POST", self._path + call.url, call.body, self._headers)
+            connection.request("POST", t.base + t.prefix + call.url.removeprefix("/v1"), call.body, self._headers)
             response = connection.getresponse()
             raw, headers = response.read(), response.headers
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise Unreachable(f"{self._host}:{self._port or ''} {type(error).__name__}: {error}".strip()) from None
+            raise Unreachable(f"{t.host}:{t.port} {type(error).__name__}: {error}") from None
         return Reply(response.status, _body(raw, response.status), headers.get("x-request-id"), _wait(headers.get("retry-after")))
 
 

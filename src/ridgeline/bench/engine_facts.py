@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
-from ridgeline.bench.engine_run import Ids, Runner, prompts
+from ridgeline.bench.engine_run import Ids, Job, Runner, prompts, ttft_s
 from ridgeline.engine.loader import LoadedModel
-from ridgeline.engine.request import EngineRequest, RequestState, prepare
+from ridgeline.engine.request import RequestState
 from ridgeline.graph.caches import cache_groups
 from ridgeline.kv.layout import peak_blocks
-from ridgeline.types import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,9 @@ class Facts:
         self.model, self.vocab = model, model.limits.vocab
         self._groups = cache_groups(model.program.graph.caches)
 
-    def _ask(self, runner: Runner, name: str, prompt: Ids, gen: int, *, n: int = 1, rank: int = 0, ttl_s: float = 0.0) -> RequestState:
-        params = SamplingParams(max_tokens=gen, n=n, temperature=0.8, seed=7, ignore_eos=True, detokenize=False)
-        request = EngineRequest(name, prompt.tolist(), params, cache_rank=rank, cache_ttl_s=ttl_s)
-        asked = prepare(request, runner.core.limits, self.model.text)
-        runner.core.submit(asked)
-        return asked
+    def _ask(self, runner: Runner, prompt: Ids, gen: int, **more: Any) -> RequestState:
+        """Sampled: words that depend on more than the largest logit are told apart sooner."""
+        return runner.submit(Job(prompt, gen), temperature=0.8, seed=7, **more)
 
     def _finish(self, runner: Runner) -> tuple[int, int]:
         """To the end: the most blocks that were in use, and tokens that were computed."""
@@ -102,29 +99,29 @@ class Facts:
         stem, tails = prompts(1, length, self.vocab, 600)[0], prompts(2, tail, self.vocab, 601)
         first, second = (np.concatenate((stem, t)) for t in tails)
         runner, plain = Runner(self.model), Runner(self.model, reuse=False)
-        self._ask(plain, "first touch of memory", first, 2)
+        self._ask(plain, first, 2)  # first touch of memory
         self._finish(plain)
-        cold = self._ask(runner, "cold", first, gen)
+        cold = self._ask(runner, first, gen)
         self._finish(runner)
-        warm = self._ask(runner, "warm", second, gen)
+        warm = self._ask(runner, second, gen)
         self._finish(runner)
-        alone = self._ask(plain, "alone", second, gen)
+        alone = self._ask(plain, second, gen)
         self._finish(plain)
         cached = warm.choices[0].cached_tokens
-        return ReuseResult(len(second), cached, _ttft(cold), _ttft(warm), _words([warm]) == _words([alone]))
+        return ReuseResult(len(second), cached, ttft_s(cold), ttft_s(warm), _words([warm]) == _words([alone]))
 
     def samples(self, n: int = 4, length: int = 500, gen: int = 24) -> SamplesResult:
         """Rows 103 and 104."""
         prompt = prompts(1, length, self.vocab, 610)[0]
         shared, apart = Runner(self.model), Runner(self.model, reuse=False)
-        together = self._ask(shared, "n", prompt, gen, n=n)
+        together = self._ask(shared, prompt, gen, n=n)
         blocks, _ = self._finish(shared)
         shared.core.state.kv.check()
-        for i in range(n):
-            self._ask(apart, str(i), prompt, gen)
+        for _ in range(n):
+            self._ask(apart, prompt, gen)
         needed, _ = self._finish(apart)
         again = Runner(self.model, reuse=False)
-        alone = self._ask(again, "n", prompt, gen, n=n)
+        alone = self._ask(again, prompt, gen, n=n)
         self._finish(again)
         copies, same = shared.core.state.kv.counts["copies_on_write"], _words([together]) == _words([alone])
         return SamplesResult(n, length, gen, blocks, needed, copies, same)
@@ -139,7 +136,7 @@ class Facts:
         for blocks in (tight, None):
             runner = Runner(self.model, blocks=blocks)
             start = perf_counter()
-            asked = [self._ask(runner, str(i), p, gen) for i, p in enumerate(jobs)]
+            asked = [self._ask(runner, p, gen) for p in jobs]
             _, computed = self._finish(runner)
             took = perf_counter() - start
             runner.core.state.kv.check()
@@ -163,21 +160,17 @@ class Facts:
         ttfts: list[float] = []
         for ttl_s, rank in ((3600.0, 0), (0.0, 1), (0.0, 0)):
             runner = Runner(self.model, blocks=blocks)
-            turn = self._ask(runner, "turn", talk, gen, ttl_s=ttl_s, rank=rank)
+            turn = self._ask(runner, talk, gen, ttl_s=ttl_s, rank=rank)
             self._finish(runner)
-            for i, prompt in enumerate(noise):
-                self._ask(runner, f"other {i}", prompt, gen)
+            for prompt in noise:
+                self._ask(runner, prompt, gen)
                 self._finish(runner)
             back = np.concatenate((talk, np.array(turn.choices[0].token_ids, np.int32), more))
-            returned = self._ask(runner, "back", back, gen)
+            returned = self._ask(runner, back, gen)
             self._finish(runner)
             hits.append(returned.choices[0].cached_tokens)
-            ttfts.append(_ttft(returned))
+            ttfts.append(ttft_s(returned))
         return SessionResult(length, others, hits[0], hits[1], hits[2], ttfts[0], ttfts[2])
-
-
-def _ttft(asked: RequestState) -> float:
-    return asked.times.first_token - asked.times.arrival
 
 
 def _words(asked: Sequence[RequestState]) -> list[list[int]]:

@@ -23,7 +23,7 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A prompt that is answered with exactly `gen` tokens, greedily."""
+    """A prompt that is answered with exactly `gen` tokens."""
 
     prompt: Ids
     gen: int
@@ -77,9 +77,11 @@ class Runner:
         self.steps = 0
         self._numbers = count()
 
-    def submit(self, job: Job) -> RequestState:
-        params = SamplingParams(max_tokens=job.gen, temperature=0.0, ignore_eos=True, detokenize=False)
-        asked = prepare(EngineRequest(f"b{next(self._numbers)}", job.prompt.tolist(), params), self.core.limits, self.model.text)
+    def submit(self, job: Job, *, rank: int = 0, ttl_s: float = 0.0, **sampling: Any) -> RequestState:
+        """Greedy, where `sampling` does not say otherwise. rank, ttl_s: how long its prefix is worth keeping."""
+        params = SamplingParams(max_tokens=job.gen, ignore_eos=True, detokenize=False, **{"temperature": 0.0, **sampling})
+        request = EngineRequest(f"b{next(self._numbers)}", job.prompt.tolist(), params, cache_rank=rank, cache_ttl_s=ttl_s)
+        asked = prepare(request, self.core.limits, self.model.text)
         self.core.submit(asked)
         return asked
 
@@ -105,7 +107,12 @@ class Runner:
         asked = self.submit(job)
         while self.core.busy:
             self.step()
-        return asked.times.first_token - asked.times.arrival
+        return ttft_s(asked)
+
+
+def ttft_s(asked: RequestState) -> float:
+    """Arrival to first token."""
+    return asked.times.first_token - asked.times.arrival
 
 
 def prompts(count: int, length: int, vocab: int, seed: int) -> list[Ids]:

@@ -7,7 +7,7 @@ request will need, which only an oracle knows and which still leaves holes.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ridgeline.bench.replica import Live
@@ -42,30 +42,33 @@ def held(lives: Iterable[Live]) -> list[Held]:
 
 def paged(requests: Sequence[Held], block: int = 16) -> Waste:
     """Less than one block per sequence, and no external waste: any block will do."""
-    reserved = used = 0.0
-    for r in requests:
-        last = r.start_s
-        for i, at in enumerate(r.token_s):
-            tokens, span = r.prompt + i, at - last
-            reserved += -(-tokens // block) * block * span
-            used += tokens * span
-            last = at
-    return Waste(1 - used / reserved if reserved else 0.0, None)
+    return Waste(_internal(requests, lambda r, tokens: -(-tokens // block) * block), None)
 
 
 def contiguous(requests: Sequence[Held], capacity: int, length: int | None = None) -> Waste:
     """First fit of one region per request: `length` tokens each (maximum model length), or exactly what each will need (None)."""
+
+
+    def region(r: Held) -> int:
+        return r.final if length is None else length
+
+    return Waste(_internal(requests, lambda r, tokens: region(r)), _external(requests, capacity, region))
+
+
+def _internal(requests: Sequence[Held], size: Callable[[Held, int], int]) -> float:
+    """Share of reserved token-seconds that hold nothing. size: tokens reserved for a request that holds so many."""
     reserved = used = 0.0
     for r in requests:
-        region, last = r.final if length is None else length, r.start_s
+        last = r.start_s
         for i, at in enumerate(r.token_s):
-            reserved += region * (at - last)
-            used += (r.prompt + i) * (at - last)
+            tokens = r.prompt + i
+            reserved += size(r, tokens) * (at - last)
+            used += tokens * (at - last)
             last = at
-    return Waste(1 - used / reserved if reserved else 0.0, _external(requests, capacity, length))
+    return 1 - used / reserved if reserved else 0.0
 
 
-def _external(requests: Sequence[Held], capacity: int, length: int | None) -> float:
+def _external(requests: Sequence[Held], capacity: int, region: Callable[[Held], int]) -> float:
     """Placements that failed although so much was free in all, over all placements."""
     taken: list[tuple[int, int]] = []  # (start, size), by start
     events = [(r.token_s[-1], 0, i) for i, r in enumerate(requests)] + [(r.start_s, 1, i) for i, r in enumerate(requests)]
@@ -76,7 +79,7 @@ def _external(requests: Sequence[Held], capacity: int, length: int | None) -> fl
             if i in places:
                 taken.remove(places.pop(i))
             continue
-        size = requests[i].final if length is None else length
+        size = region(requests[i])
         tried += 1
         start = _first_fit(taken, size, capacity)
         if start is not None:

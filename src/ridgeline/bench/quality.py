@@ -92,6 +92,26 @@ class TextResult:
     base_ppl: float
     candidates: tuple[Divergence, ...]
 
+    def rise(self, candidate: Divergence) -> float:
+        """Of perplexity over the base's, as a share."""
+        return candidate.ppl / self.base_ppl - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """What one candidate lost in the text that lost most, each measure by itself."""
+
+    kl: float
+    kl_p999: float
+    top1: float
+    ppl: float
+
+    @classmethod
+    def of(cls, texts: Sequence[TextResult], candidate: int) -> Worst:
+        found = [(t, t.candidates[candidate]) for t in texts]
+        rises = max(t.rise(d) for t, d in found)
+        return cls(max(d.kl_mean for _, d in found), max(d.kl_p999 for _, d in found), min(d.top1 for _, d in found), rises)
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -213,11 +233,11 @@ def judge(gate: Gate, texts: Sequence[TextResult], answers: Sequence[Asked]) -> 
             checks.append(Check(name, measure, value, limit, value >= limit if least else value <= limit))
 
     for i, name in enumerate(d.name for d in texts[0].candidates) if texts else ():
-        found = [(t, t.candidates[i]) for t in texts]
-        check(name, "KL mean", max(d.kl_mean for _, d in found), gate.kl)
-        check(name, "KL 99.9%", max(d.kl_p999 for _, d in found), gate.kl_p999)
-        check(name, "top-1 agreement", min(d.top1 for _, d in found), gate.top1, least=True)
-        check(name, "perplexity rise", max(d.ppl / t.base_ppl - 1 for t, d in found), gate.ppl)
+        worst = Worst.of(texts, i)
+        check(name, "KL mean", worst.kl, gate.kl)
+        check(name, "KL 99.9%", worst.kl_p999, gate.kl_p999)
+        check(name, "top-1 agreement", worst.top1, gate.top1, least=True)
+        check(name, "perplexity rise", worst.ppl, gate.ppl)
     for mine in answers[1:]:
         for measure, limit, base, now in (
             ("right answers lost", gate.tasks, _right(answers[0]), _right(mine)),

@@ -5,7 +5,7 @@ Knows how to build such texts at a length in tokens. What answers is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,7 @@ def _needle(tokens: int, depth: float, rng: np.random.Generator, sentences: Sequ
     return Needle(tokens, depth, " ".join([*hay[:at], needle, *hay[at:], question]), answer)
 
 
-def search(asker: Asker, asked: Sequence[Needle], say: Callable[[str], None] = lambda line: None) -> list[Found]:
+def search(asker: Asker, asked: Sequence[Needle]) -> list[Found]:
     """How many were found, per length and depth, in the order in which they come."""
     cells: dict[tuple[int, float], list[bool]] = {}
     for needle in asked:

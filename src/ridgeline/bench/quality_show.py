@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ridgeline.bench.quality import Asked, QualityReport
+from ridgeline.bench.quality import Asked, QualityReport, Worst
 from ridgeline.bench.record import command_line, machine_name, now
 from ridgeline.bench.report_schema import ReportDocument, Setup, Table
 
@@ -25,9 +25,8 @@ def render(report: QualityReport) -> str:
     lines.append(header)
     for t in report.texts:
         for d in t.candidates:
-            rise = d.ppl / t.base_ppl - 1
             lines.append(
-                f"{t.text:<8}{d.name:<34}{d.ppl:>9.3f}{t.base_ppl:>9.3f}{rise:>+8.2%}{d.kl_mean:>10.5f}{d.kl_p999:>10.4f}"
+                f"{t.text:<8}{d.name:<34}{d.ppl:>9.3f}{t.base_ppl:>9.3f}{t.rise(d):>+8.2%}{d.kl_mean:>10.5f}{d.kl_p999:>10.4f}"
                 f"{d.kl_max:>9.4f}{d.top1:>8.2%}"
             )
     if report.asked:
@@ -59,19 +58,18 @@ def verdicts(report: QualityReport) -> tuple[str, ...]:
     """A sentence a candidate: how far it is in the worst text, and what the gate says."""
     said = []
     for i, name in enumerate(report.candidates):
-        found = [(t, t.candidates[i]) for t in report.texts]
-        kl, top1 = max(d.kl_mean for _, d in found), min(d.top1 for _, d in found)
-        rise = max(d.ppl / t.base_ppl - 1 for t, d in found)
+        worst = Worst.of(report.texts, i)
         broken = [c.measure for c in report.checks if c.candidate == name and not c.passed]
         verdict = f"breaks the limit of {', '.join(broken)}" if broken else "keeps every limit"
-        said.append(f"{name} {verdict}: KL {kl:.4f} nats, top-1 {top1:.1%}, perplexity {rise:+.2%} in the worst text, beside {report.base}")
+        loss = f"KL {worst.kl:.4f} nats, top-1 {worst.top1:.1%}, perplexity {worst.ppl:+.2%} in the worst text"
+        said.append(f"{name} {verdict}: {loss}, beside {report.base}")
     return tuple(said)
 
 
 def document(report: QualityReport, version: str) -> ReportDocument:
     """What `bench report` draws."""
     rows = tuple(
-        (t.text, d.name, t.positions, t.base_ppl, d.ppl, d.ppl / t.base_ppl - 1, d.kl_mean, d.kl_p999, d.top1)
+        (t.text, d.name, t.positions, t.base_ppl, d.ppl, t.rise(d), d.kl_mean, d.kl_p999, d.top1)
         for t in report.texts
         for d in t.candidates
     )

@@ -91,8 +91,9 @@ def _run(wanted: BatchOptions, make: Callable[[], Answerer]) -> Summary:
 def model_of_input(path: Path) -> str:
     """The one model that the bodies name. Raises `UserError` when there is none, or several."""
     names: dict[str, int] = {}
-    with path.open("rb") if path.is_file() else _missing(path) as file:
-        for entry in read_entries(path):
+    entries = read_entries(path)
+    with path.open("rb") as file:
+        for entry in entries:
             if entry.fault is None:
                 name = json.loads(read_call(file, entry).body).get("model")
                 if isinstance(name, str) and name:
@@ -101,10 +102,6 @@ def model_of_input(path: Path) -> str:
         shown = ", ".join(f"{n!r} (line {line})" for n, line in list(names.items())[:5]) or "no model"
         raise UserError(f"{path} names {shown}", field="--model", value=shown, remedy="say which one to load: --model MODEL, or --url URL")
     return next(iter(names))
-
-
-def _missing(path: Path) -> Any:
-    raise UserError(f"{path}: no such file", field=str(path), value=str(path), remedy="check the path")
 
 
 def told(s: Summary, output: Path) -> str:
