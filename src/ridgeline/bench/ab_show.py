@@ -76,7 +76,7 @@ def document(result: AbResult) -> dict[str, Any]:
 def report(result: AbResult) -> ReportDocument:
     asked = result.asked
     commands = (result.command, *(s.command for s in result.servers if s.command))
-    versions = {s.name: s.version for s in result.servers if s.version}
+    versions = {name: text for s in result.servers for name, text in s.versions.items()}
     settings: dict[str, Cell] = {"workload": asked.asked.workload, "rounds": asked.rounds}
     setup = Setup(machine(), versions, {"workload": asked.asked.seed}, settings, commands, date=now())
     found = tuple(

@@ -21,7 +21,6 @@ from ridgeline.bench.simulate import Run
 from ridgeline.bench.stats import Floats, summary
 from ridgeline.planner.price import per_million, rounded
 
-Promise = Slo
 MAX_PLACED = 5000  # requests whose memory is laid out again
 DEFINITIONS = {
     "ttft_ms": "arrival to first token = queue_ms + prefill_ms",

@@ -60,7 +60,8 @@ def report(result: PeersResult) -> ReportDocument:
     )
     commands = tuple(dict.fromkeys(c for r in result.rows for c in (r.our_command, r.peer_command) if c))
     setup = Setup(machine(), result.versions, commands=commands, date=now())
-    table = Table("This engine beside its peers", columns, rows, "ratio: ours over theirs; each at its best settings, in turns")
+    note = "ratio: ours over theirs, in turns; llama-bench and llama-server with the fastest of their own settings"
+    table = Table("This engine beside its peers", columns, rows, note)
     return ReportDocument("bench peers", "Peers on this machine", setup, tables=(table,), notes=result.remarks)
 
 

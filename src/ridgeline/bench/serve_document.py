@@ -107,9 +107,7 @@ def report(result: ServeResult, ours: str = "") -> ReportDocument:
 
 def setup(result: ServeResult, ours: str = "") -> Setup:
     asked, server = result.asked, result.server
-    versions = {"ridgeline": ours, "python": platform.python_version()}
-    if server.version:
-        versions[server.name] = server.version.removeprefix(f"{server.name} ")
+    versions = {"ridgeline": ours, "python": platform.python_version()} | server.versions
     settings: dict[str, Cell] = {
         "workload": asked.workload, "requests": asked.count, "scale": asked.scale, "ignore_eos": asked.ignore_eos, "model": server.model,
         "url": server.target.url, "salt": result.salt,

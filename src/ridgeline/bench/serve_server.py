@@ -40,6 +40,11 @@ class Server:
     log: str | None = None
     limit: int | None = None
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """By program, without its name."""
+        return {self.name: self.version.removeprefix(f"{self.name} ")} if self.version else {}
+
 
 @contextmanager
 def serving(source: Source, seqs: int, context: int, say: Say) -> Iterator[Server]:

@@ -171,7 +171,9 @@ def peers(
     into: Annotated[str | None, typer.Option(metavar="FILE", help="Put the table between the markers of this Markdown file.")] = None,
     json: args.Json = False,
 ) -> None:
-    """This engine beside each installed peer: same files, this machine, best settings, in turns. Prints the table for a README.
+    """This engine beside each installed peer: same files, this machine, in turns. Prints the table for a README.
+
+    llama-bench and llama-server run with the fastest of their own settings, everything else as it is by default.
 
     \b
     Examples:
