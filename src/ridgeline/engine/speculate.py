@@ -22,7 +22,7 @@ from ridgeline.graph.step import Span, Step
 from ridgeline.sampling.plan import SampleRow
 from ridgeline.scheduler.state import SchedulerState, Sequence, StepRecord, Tokens
 from ridgeline.spec.adaptive import Acceptance, StepCost, depth, lengths
-from ridgeline.spec.base import NOTHING, Asked, Proposal, Proposer
+from ridgeline.spec.base import NOTHING, Asked, Proposal, Proposer, RowsOf, no_rows
 
 Seconds = Callable[[Step], float]
 _WEIGHT = 0.1  # of a new measurement
@@ -56,6 +56,7 @@ class Speculator:
         self._predict, self._off, self._guess = predict, least_batch_off, guess
         self._acceptance = Acceptance()
         self._made: dict[int, Proposal] = {}  # what was guessed before the step in flight
+        self._last: _Ran | None = None  # the step before this one, when it ran
         self._known: set[int] = set()
         self._plain = self._wide = self._guessing = 1.0  # measured over predicted seconds: steps without and with drafts, and of the draft
         self._measured = False
@@ -65,6 +66,7 @@ class Speculator:
     def propose(self, state: SchedulerState, choices: Mapping[int, Choice]) -> None:
         """Put guesses behind the known tokens of those that decode."""
         self._made = {}
+        ran, self._last = self._last, None
         decoding = [s for s in state.running if s.known - s.computed == 1 and s.generated]
         if not decoding or self.fault or (self._off is not None and len(decoding) >= self._off):
             return
@@ -74,7 +76,7 @@ class Speculator:
         if most == 0:
             return
         try:
-            proposals = self._ask(decoding, choices, most)
+            proposals = self._ask(decoding, choices, most, no_rows if ran is None else ran.rows)
         except Exception as fault:  # guesses are never needed: the answers go on without
             self.fault = f"{type(fault).__name__}: {fault}"
             for seq in decoding:
@@ -88,6 +90,7 @@ class Speculator:
     def learn(self, step: Step, record: StepRecord, accepted: Mapping[int, int], choices: Mapping[int, Choice], seconds: float) -> None:
         """The step ran and took so long: what became of its drafts, and of guesses that were not in it."""
         drafts = dict(record.drafts)
+        self._last = _Ran(step, drafts, accepted)
         for seq_id, proposal in self._made.items():
             drafted, choice = len(drafts.get(seq_id, ())), choices.get(seq_id)
             if drafted:
@@ -121,10 +124,10 @@ class Speculator:
         with suppress(Exception):
             self.proposer.forget(gone)
 
-    def _ask(self, decoding: list[Sequence], choices: Mapping[int, Choice], most: int) -> list[Proposal]:
+    def _ask(self, decoding: list[Sequence], choices: Mapping[int, Choice], most: int, stood: RowsOf) -> list[Proposal]:
         rooms = [max(0, min(most, s.cap - 1 - s.known)) for s in decoding]
         rows = [partial(_row, s, choices[s.id]) for s in decoding]
-        asked = [Asked(s.id, s.tokens, n, row, s.request.space) for s, n, row in zip(decoding, rooms, rows, strict=True)]
+        asked = [Asked(s.id, s.tokens, n, row, s.request.space, stood) for s, n, row in zip(decoding, rooms, rows, strict=True)]
         newcomers = any(s.id not in self._known for s in decoding)
         self._known.update(s.id for s in decoding)
         begun = perf_counter()
@@ -172,6 +175,24 @@ class Speculator:
         rates = [self._acceptance.rate(decoding[i].id, made[i].strength) for i in some]
         counts = dict(zip(some, lengths(rates, [have[i] for i in some], cost, extra=len(have) - len(some)), strict=True))
         return [counts.get(i, 0) for i in range(len(have))]
+
+
+class _Ran:
+    """A step that ran, and how many of its drafts came true. Where its rows stand is reckoned when somebody asks."""
+
+    def __init__(self, step: Step, drafts: Mapping[int, Tokens], accepted: Mapping[int, int]) -> None:
+        self._step, self._drafts, self._accepted = step, drafts, accepted
+        self._found: dict[int, range] | None = None
+
+    def rows(self, id: int) -> range:
+        if self._found is None:
+            self._found, end = {}, 0
+            for span in self._step.spans:
+                end += span.new
+                if span.want:
+                    first = end - 1 - len(self._drafts.get(span.seq, ()))
+                    self._found[span.seq] = range(first, first + 1 + self._accepted.get(span.seq, 0))
+        return self._found.get(id, range(0))
 
 
 def _row(seq: Sequence, choice: Choice, row: int, drafts: Tokens) -> SampleRow | None:

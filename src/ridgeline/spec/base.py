@@ -1,6 +1,7 @@
 """What a proposer is: it is told sequences and answers with guesses of what follows. Knows no backend, no engine and no text.
 
-Trained heads (Medusa, EAGLE) fit the same interface: they are proposers whose runner reads a tap of the target instead of its own weights.
+Trained heads (Medusa, EAGLE) fit the same interface: they are proposers that are given a tap of the target, and find in `Asked.rows`
+which of its rows belong to whom.
 """
 
 from __future__ import annotations
@@ -16,17 +17,27 @@ from ridgeline.sampling.verify import Distribution
 # How the target would draw a token: (logits row, guesses before it) -> the draw, with its noise, penalties and masks; None when no
 # further guess would be of use.
 RowOf = Callable[[int, Sequence[int]], SampleRow | None]
+# Rows of the target's last forward that a sequence's newest tokens were drawn from, in order, by its id: of every tap that has a row for
+# each token. Empty where that forward was without it (resumed, forked).
+RowsOf = Callable[[int], range]
+
+
+def no_rows(id: int) -> range:
+    """Nothing is known of the last forward."""
+    return range(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One sequence that wants at most `most` guesses. tokens: int32 [known], prompt and answer so far; space: with whom it may share."""
+    """One sequence that wants at most `most` guesses. tokens: int32 [known], prompt and answer so far; space: with whom it may share;
+    rows: asked with `id`, where the target's hidden states stand that its newest tokens came from."""
 
     id: int
     tokens: Int32Array
     most: int
     row: RowOf
     space: bytes = b""
+    rows: RowsOf = no_rows
 
 
 @dataclass(frozen=True, slots=True)
