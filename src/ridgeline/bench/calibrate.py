@@ -22,6 +22,7 @@ from ridgeline.bench.overhead import engine_overhead, sample_overhead
 from ridgeline.bench.probe import probe, read_speeds
 from ridgeline.bench.random_gguf import random_rows
 from ridgeline.bench.record import host_key, machine_name, now
+from ridgeline.bench.runner import timed_ops
 from ridgeline.encodings import BY_NAME, F32, Encoding
 from ridgeline.errors import InternalError
 from ridgeline.formats.kept import keep, read_kept
@@ -165,11 +166,7 @@ def _runs(program: CpuProgram, step: Step, kind: tuple[type, ...] | None, repeat
 
 
 def _timed(program: CpuProgram, step: Step) -> list[OpTime]:
-    program.timing(True)
-    program.forward(step)
-    times = program.op_times()
-    program.timing(False)
-    return times
+    return timed_ops(program, lambda: program.forward(step))
 
 
 # --- measurements -------------------------------------------------------------------------------------------------------------------

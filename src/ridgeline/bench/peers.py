@@ -1,8 +1,8 @@
 """`bench peers`: this engine beside each installed peer, on the same files, on this machine, in turns.
 
 Parts: micro (one sequence, llama-bench), batch (many sequences, llama-batched-bench), chat and agents (servers, `bench ab`). llama-bench
-and llama-server run with the fastest of their own settings, everything else as it is by default. A part that was measured stays in the results
-file; an engine that is not installed is a row that says so.
+and llama-server run with the fastest of their own settings, everything else as it is by default. A part that was measured stays in the
+results file; an engine that is not installed is a row that says so.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ridgeline.backends.base import KEY_SEGMENT
 from ridgeline.bench.engine_run import prompts
+from ridgeline.bench.runner import timed_ops
 from ridgeline.engine.loader import LoadedModel
 from ridgeline.graph.caches import cache_groups
 from ridgeline.graph.ops import Attend
@@ -116,10 +117,7 @@ class _Probe:
         self._program.forward(step)
         found = []
         for _ in range(_REPEAT):
-            self._program.timing(True)
-            self._program.forward(step)
-            found.append(self._parts(self._program.op_times()))
-            self._program.timing(False)
+            found.append(self._parts(timed_ops(self._program, lambda: self._program.forward(step))))
         return tuple(median(f[i] for f in found) for i in range(3))  # type: ignore[return-value]
 
     def _parts(self, times: list[Any]) -> tuple[float, float, float]:

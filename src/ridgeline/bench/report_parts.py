@@ -174,9 +174,10 @@ def roofline_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
         drawn = roofline_plot(f"Roofline of {r.title}", r.read_gb_s, [(f.name, f.gflop_s) for f in r.roofs], points, note=r.label)
         yield Figure(drawn, "")
         rows = []
+        peak = max((f.gflop_s for f in r.roofs), default=0.0)
         for p in r.points:
-            best = min(max(f.gflop_s for f in r.roofs), p.intensity * r.read_gb_s) if r.roofs else 0.0
-            bound = "memory" if r.roofs and p.intensity * r.read_gb_s < max(f.gflop_s for f in r.roofs) else "compute"
+            slope = p.intensity * r.read_gb_s
+            best, bound = min(peak, slope), "memory" if slope < peak else "compute"
             rows.append((p.name, p.intensity, p.gflop_s, best, percent(p.gflop_s / best if best else None), bound, p.label))
         columns = ("point", "FLOP/byte", "GFLOP/s", "roof there", "of the roof", "bound by", "label")
         if rows:
