@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from tests.server.fake_engine import FakeEngine
+from tests.server.fake_engine import FakeEngine, served, words
 from tests.server.http_server import Running, running
+from tests.server.test_tools_http import HERMES, ONE, RUN
+
+from ridgeline.engine.request import EngineRequest
 
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")
 
 HELLO: list[Any] = [{"role": "user", "content": "hi"}]
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"answer": {"type": "integer"}}}}}
+
+
+def says_and_calls() -> AbstractContextManager[Running]:
+    """A server whose model calls a tool when it is told to "call", and answers in a form where it is bound to one."""
+
+    def says(request: EngineRequest, _: int) -> str:
+        last = words().tokenizer.decode(list(request.prompt_ids)).rpartition("user\n")[2]
+        return ONE if "call" in last else '{"answer": 42}' if request.grammar is not None else "hello world"
+
+    return running(FakeEngine(says=says, length=4096), served=served(HERMES, length=4096))
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
     with running(FakeEngine(cached=3)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[Running]:
+    with says_and_calls() as made:
         yield made
 
 
@@ -142,3 +164,43 @@ def test_anthropic_diagnostics(server: Running) -> None:
     assert changed["type"] == "messages_changed" and changed["cache_missed_input_tokens"] > 0
     assert ask(longer, first["id"], "t")["diagnostics"]["cache_miss_reason"]["type"] == "system_changed"
     assert ask(HELLO, "msg_none")["diagnostics"]["cache_miss_reason"]["type"] == "previous_message_not_found"
+
+
+def test_openai_tools_and_forms(tools: Running) -> None:
+    client = openai.OpenAI(base_url=tools.url + "/v1", api_key="none", max_retries=0)
+    call: list[Any] = [{"role": "user", "content": "call it"}]
+    message = client.chat.completions.create(model="tiny", messages=call, tools=[RUN]).choices[0].message
+    wanted = json.loads(message.tool_calls[0].function.arguments)
+    assert message.tool_calls[0].function.name == "run" and message.content is None and wanted
+    with client.chat.completions.stream(model="tiny", messages=call, tools=[RUN]) as stream:
+        done = stream.get_final_completion().choices[0]
+    assert done.finish_reason == "tool_calls" and json.loads(done.message.tool_calls[0].function.arguments) == wanted
+    history = [*call, message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "ok"}, *HELLO]
+    assert client.chat.completions.create(model="tiny", messages=history, tools=[RUN]).choices[0].message.content == "hello world"
+    assert client.chat.completions.create(model="tiny", messages=HELLO, response_format=FORM).choices[0].message.content == '{"answer": 42}'
+    flat = {"type": "function", **RUN["function"]}
+    reply = client.responses.create(model="tiny", input="call it", tools=[flat])
+    assert reply.output[0].name == "run" and json.loads(reply.output[0].arguments) == wanted
+    with client.responses.stream(model="tiny", input="call it", tools=[flat]) as events:
+        done = events.until_done().get_final_response()
+    assert json.loads(done.output[0].arguments) == wanted
+    more = [*call, reply.output[0], {"type": "function_call_output", "call_id": reply.output[0].call_id, "output": "ok"}, *HELLO]
+    assert client.responses.create(model="tiny", input=more, tools=[flat]).output_text == "hello world"
+
+
+def test_anthropic_tools(tools: Running) -> None:
+    client = anthropic.Anthropic(base_url=tools.url, api_key="none", max_retries=0)
+    tool = {"name": "run", "input_schema": RUN["function"]["parameters"]}
+    asked: Any = {"model": "tiny", "max_tokens": 500, "tools": [tool]}
+    call: list[Any] = [{"role": "user", "content": "call it"}]
+    reply = client.messages.create(**asked, messages=call)
+    assert reply.stop_reason == "tool_use" and reply.content[-1].name == "run" and reply.content[-1].input
+    with client.messages.stream(**asked, messages=call) as stream:
+        done = stream.get_final_message()
+    assert done.stop_reason == "tool_use" and done.content[-1].input == reply.content[-1].input
+    result = {"type": "tool_result", "tool_use_id": reply.content[-1].id, "content": "ok"}
+    told = {"role": "user", "content": [result, {"type": "text", "text": "hi"}]}
+    history = [*call, {"role": "assistant", "content": reply.content}, told]
+    assert client.messages.create(**asked, messages=history).content[0].text == "hello world"
+    with pytest.raises(anthropic.BadRequestError, match="tool_choice"):
+        client.messages.create(**asked, messages=call, tool_choice={"type": "tool", "name": "other"})

@@ -6,30 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.server.fake_engine import FakeEngine, served
-from tests.server.http_server import Running, running
-from tests.server.test_tools_http import HERMES, ONE, RUN
+from tests.server.http_server import Running
+from tests.server.test_clients import FORM, says_and_calls
+from tests.server.test_tools_http import RUN
 
 pytestmark = pytest.mark.long
 HELLO: list[Any] = [{"role": "user", "content": "hi"}]
 
 
-def says(request: Any, _: int) -> str:
-    prompt = request_text(request)
-    if "call" in prompt:
-        return ONE
-    return '{"answer": 42}' if request.grammar is not None else "hello world"
-
-
-def request_text(request: Any) -> str:
-    from tests.server.fake_engine import words
-
-    return words().tokenizer.decode(list(request.prompt_ids)).rpartition("user\n")[2]
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with running(FakeEngine(says=says, length=4096), served=served(HERMES, length=4096)) as made:
+    with says_and_calls() as made:
         yield made
 
 
@@ -51,11 +38,7 @@ def test_litellm(server: Running, litellm: Any) -> None:
     assert calls[0].function.name == "run"
     joined = litellm.stream_chunk_builder(list(litellm.completion(**asked, tools=[RUN], stream=True)))
     assert joined.choices[0].message.tool_calls[0].function.arguments == calls[0].function.arguments
-    form = {
-        "type": "json_schema",
-        "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"answer": {"type": "integer"}}}},
-    }
-    assert litellm.completion(**shared, response_format=form).choices[0].message.content == '{"answer": 42}'
+    assert litellm.completion(**shared, response_format=FORM).choices[0].message.content == '{"answer": 42}'
     plain = {k: v for k, v in shared.items() if k != "messages"} | {"model": "text-completion-openai/tiny"}
     assert litellm.text_completion(**plain, prompt="x").choices[0].text == "hello world"
     with pytest.raises(litellm.BadRequestError):

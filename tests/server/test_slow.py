@@ -1,15 +1,19 @@
-"""Readers that take nothing, and more connections than a default file limit allows."""
+"""Readers that take nothing, requests that take long to read, and more connections than a default file limit allows (case SE-04)."""
 
 from __future__ import annotations
 
 import resource
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from tests.server.fake_engine import FakeEngine, served
 from tests.server.http_server import running
 from tests.server.raw import connect, request
 
+from ridgeline.server.app import ROUTES
 from ridgeline.server.bounds import Bounds
 from ridgeline.server.run import raise_file_limit
 
@@ -30,6 +34,31 @@ def test_a_reader_that_takes_nothing_is_cut_off() -> None:
         assert server.state.meters.gone == 1 and engine.aborted
         assert server.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 3})[0] == 200
         sock.close()
+
+
+POSTS: dict[str, Any] = {
+    "/v1/chat/completions": {"messages": HELLO}, "/v1/completions": {"prompt": "hi"}, "/v1/responses": {"input": "hi"},
+    "/v1/messages": {"messages": HELLO, "max_tokens": 5}, "/v1/messages/count_tokens": {"messages": HELLO},
+    "/tokenize": {"prompt": "hi"}, "/detokenize": {"tokens": [65]},
+}  # fmt: skip
+
+
+def test_health_answers_while_requests_are_made_ready() -> None:
+    """SE-04: templates, tokenizing and grammars run beside the event loop, so that one that takes long holds nobody else up."""
+    assert {path for method, path, _, body in ROUTES if method == "POST" and body is not None} == set(POSTS)
+    with running() as server:
+        workers, go = server.state.workers, threading.Event()
+        busy = [workers.submit(go.wait, 20) for _ in range(2)]  # every worker has something that takes long
+        with ThreadPoolExecutor(len(POSTS)) as clients:
+            asked = [clients.submit(server.post, path, body) for path, body in POSTS.items()]
+            time.sleep(0.2)
+            assert not any(reply.done() for reply in asked)
+            for path in ("/health", "/metrics", "/v1/models", "/version"):
+                assert server.get(path)[0] == 200
+            assert not any(reply.done() for reply in asked)
+            go.set()
+            assert [reply.result()[0] for reply in asked] == [200] * len(POSTS)
+        assert all(b.result() for b in busy)
 
 
 @pytest.mark.long

@@ -200,3 +200,17 @@ def test_reasoning_is_split_off(chunk: int) -> None:
         response = server.post("/v1/responses", {"input": "hi"})[2]
         assert [i["type"] for i in response["output"]] == ["reasoning", "message"]
         assert response["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+def test_a_stop_string_counts_inside_reasoning_too(chunk: int) -> None:
+    """ST-03: what stands before it is the reasoning, there is no answer, and a stream says the same."""
+    said = "<think>\nFirst this, then that.\n</think>\n\nThe answer."
+    with running(FakeEngine(says=lambda *_: said, chunk=chunk), served=served(THINKING)) as server:
+        body = {"messages": HELLO, "stop": ["then"]}
+        whole = server.post(CHAT, body)[2]["choices"][0]
+        chunks = [c["choices"][0] for c in events(server.post(CHAT, {**body, "stream": True})[2])[:-1]]
+    thought = "".join(c["delta"].get("reasoning_content") or "" for c in chunks)
+    assert whole["message"]["reasoning_content"] == thought == "First this," and whole["message"]["content"] is None
+    assert "".join(c["delta"].get("content") or "" for c in chunks) == ""
+    assert whole["finish_reason"] == chunks[-1]["finish_reason"] == "stop" and whole["stop_reason"] == chunks[-1]["stop_reason"] == "then"
