@@ -1,4 +1,4 @@
-"""Measure this host once, in at most a minute: read bandwidth, products by format and rows, attention, the rest, and the engine itself.
+"""Measure this host once: read bandwidth, products by format and rows, attention, the rest, and the engine itself.
 
 Runs synthetic layers of sizes of its own, never a model that is to be predicted. What was found is kept per host, instruction set and
 thread count in the cache folder; a format that did not get its turn in time is left out, and said.
@@ -53,7 +53,10 @@ SETS_MB = (8, 64, 512)  # working sets whose reading speed is told
 
 
 def calibrate(threads: int | None = None, formats: Sequence[str] = FORMATS, seconds: float = 45.0, say: Say | None = None) -> Calibration:
-    """Measure and keep. formats: encodings in order of need; they share what time the rest leaves. At most `seconds` (60) in all."""
+    """Measure and keep. formats: encodings in order of need; they share what time the rest leaves.
+
+    seconds: about so long in all, 60 at most; longer where others have the CPUs, for what was begun is finished.
+    """
     begun, say = perf_counter(), say or (lambda line: None)
     budget = min(seconds, MOST_SECONDS)
     count = threads or default_threads()
