@@ -81,3 +81,8 @@ def test_a_sequence_that_is_worse_than_others_is_so_at_every_strength() -> None:
 
 def test_buckets_of_strength() -> None:
     assert [bucket(s) for s in (0, 1, 2, 3, 4, 5, 8, 9, 16, 17, 64, 10**6)] == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 7]
+
+
+def test_what_was_measured_of_a_draft_stands_for_the_rule() -> None:
+    seen = Acceptance(0.83)
+    assert seen.rate(1, 0) == pytest.approx(0.83) and seen.rate(1, 2) == pytest.approx(3 / 4)

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from tests.engine.fakes import VOCAB, FakeProgram, hashed_logits
-from tests.engine.running import make_core, run
+from tests.engine.running import make_core, run, submit
 from tests.spec.test_rollback import KINDS, LIMITS, alone, ask, program, same
 
 from ridgeline.engine.core import EngineCore
@@ -20,6 +20,7 @@ from ridgeline.kv.manager import KvCache
 from ridgeline.scheduler.state import Faults
 from ridgeline.spec.draft import DraftProposer
 from ridgeline.text.from_gguf import tokenizer_from_gguf
+from ridgeline.types import SamplingParams
 
 
 def draft_of(noise: float, blocks: int = 900, windows: tuple[int | None, ...] = (None,)) -> FakeProgram:
@@ -111,6 +112,37 @@ def test_a_draft_that_fails_ends_the_guessing_and_nothing_else() -> None:
     assert core.speculator is not None and core.speculator.fault == "RuntimeError: broken"
     assert core.metrics.counts["speculation_faults"] == 1
     assert core.metrics.counts["engine_restarts"] == core.metrics.counts["backend_faults"] == 0
+
+
+@pytest.mark.parametrize(("row_s", "pays"), [(0.01, False), (0.0005, True)])
+def test_guesses_that_do_not_pay_take_a_fiftieth_of_the_time(monkeypatch: pytest.MonkeyPatch, row_s: float, pays: bool) -> None:
+    """Virtual time: a row of the draft takes as long as a step of the target, or a twentieth. Prompts and gaps that it must read count."""
+    now, spent = [0.0], [0.0]
+    core = make_core(program(), limits=LIMITS, clock=lambda: now[0])
+    monkeypatch.setattr("ridgeline.engine.speculate.perf_counter", lambda: now[0])
+    draft = draft_of(0.0)
+    core.speculator = Speculator(
+        DraftProposer(draft, KvCache([None], draft.plan.blocks, 4, "radix"), VOCAB, 300),
+        4,
+        lambda step: 0.02,
+        guess=lambda step: 2 * row_s * step.rows,
+    )
+    for program_, seconds in ((core.program, lambda step: 0.01), (draft, lambda step: row_s * step.rows)):
+
+        def timed(step: Step, forward=program_.forward, seconds=seconds, mine=program_ is draft) -> None:  # type: ignore[no-untyped-def]
+            forward(step)
+            now[0] += seconds(step)
+            spent[0] += seconds(step) * mine
+
+        program_.forward = timed  # type: ignore[method-assign]
+    for i in range(60):
+        run(core, submit(core, [97 + i % 20] * 12, SamplingParams(max_tokens=24, temperature=1.0, seed=i, ignore_eos=True)))
+    accepted, generated = core.metrics.counts["spec_decode_num_accepted_tokens"], core.metrics.counts["generation_tokens"]
+    assert core.speculator.fault is None and generated == 60 * 24
+    if pays:
+        assert accepted > 0.6 * generated
+    else:
+        assert 0.0 < spent[0] <= 0.021 * now[0] and accepted < 0.02 * generated
 
 
 def test_another_vocabulary_is_refused_with_the_first_difference() -> None:

@@ -120,7 +120,8 @@ def load(options: Options) -> LoadedModel:
     model, packed = _planned(options, path, checkpoint, spec, memory), None
     text = open_words(checkpoint)
     of_itself = model.plan.speculative is not None and model.plan.speculative.method == "self"
-    if of_itself and kept_for(spec) is None:
+    left = kept_for(spec) if of_itself else None
+    if of_itself and left is None:
         left, packed = _find_left_out(model, text)
         keep_for(spec, left)
         model = _planned(options, path, checkpoint, spec, memory, left)
@@ -129,7 +130,8 @@ def load(options: Options) -> LoadedModel:
     draft = None
     if model.draft is not None:
         guesser = load_program(model.draft, program if of_itself else None)
-        draft = LoadedDraft(model.draft.plan, guesser, model.draft.costs(), model.draft.spec.tensors)
+        agreement = None if left is None else left.agreement
+        draft = LoadedDraft(model.draft.plan, guesser, model.draft.costs(), model.draft.spec.tensors, agreement)
     return LoadedModel(model.plan, program, spec.tensors, text, limits, perf_counter() - start, draft)
 
 

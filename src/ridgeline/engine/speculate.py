@@ -28,14 +28,16 @@ Seconds = Callable[[Step], float]
 _WEIGHT = 0.1  # of a new measurement
 _EVERY = 8  # plain steps between two whose time is compared with its prediction: that takes longer than guessing
 _FORCED = 1 << 20  # the strength of what a grammar forces
-_PROBE = 32  # steps between guesses that cost something, while they are not worth it
+_PROBE = 32  # steps between guesses for a crowd, which are not worth it
+_LEARNING = 0.02  # of the time, at most, goes into guesses that cost something and are not worth it, to see whether they have become so
 
 
 class Speculator:
     """Mutable. rule: decides on guesses in place of the coupled draw, with `rejection`.
 
     most: guesses of one sequence in one step; predict: seconds of a step, from the cost model, None: always `most`; guess:
-    seconds of a step of the draft model, where guesses are not free; least_batch_off: no guesses when so many sequences decode.
+    seconds of a step of the draft model, where guesses are not free; least_batch_off: no guesses when so many sequences decode;
+    agreement: how often guesses come true, where that was measured before.
 
     A proposer whose guesses are free goes on guessing while nothing is verified, and learns from what was drawn.
     """
@@ -49,18 +51,20 @@ class Speculator:
         guess: Seconds | None = None,
         *,
         rejection: bool = False,
+        agreement: float | None = None,
     ) -> None:
         self.proposer, self.most = proposer, most
         self.rule: Rule | None = partial(reject, self.made) if rejection else None
         self.fault: str | None = None  # why there are no more guesses
         self._predict, self._off, self._guess = predict, least_batch_off, guess
-        self._acceptance = Acceptance()
+        self._acceptance = Acceptance(agreement)
         self._made: dict[int, Proposal] = {}  # what was guessed before the step in flight
         self._last: _Ran | None = None  # the step before this one, when it ran
-        self._known: set[int] = set()
+        self._asked: dict[int, int] = {}  # sequence id -> its known tokens when a guess was asked for last
         self._plain = self._wide = self._guessing = 1.0  # measured over predicted seconds: steps without and with drafts, and of the draft
         self._measured = False
-        self._rest = 0
+        self._learning = False  # the guesses asked for are not expected to be worth it
+        self._credit_s = 0.0  # may go into guesses that are not worth it; below 0: went into them already
         self._crowd = 1 << 30  # so many sequences fill a step with arithmetic: a sure guess would not pay
 
     def propose(self, state: SchedulerState, choices: Mapping[int, Choice]) -> None:
@@ -104,8 +108,8 @@ class Speculator:
             return
         if drafts or record.number % _EVERY == 0:
             ratio = seconds / max(1e-9, self._predict(step))
-            if not self._measured:  # the assumed ceilings may be far off: until both kinds were seen, they are so alike
-                self._measured, self._plain, self._wide = True, ratio, ratio
+            if not self._measured:  # the assumed ceilings may be far off: until all kinds were seen, they are so alike
+                self._measured, self._plain, self._wide, self._guessing = True, ratio, ratio, ratio
             if drafts:
                 self._wide += _WEIGHT * (ratio - self._wide)
             else:
@@ -117,8 +121,7 @@ class Speculator:
 
     def forget(self, ids: Iterable[int]) -> None:
         """These sequences ended."""
-        gone = [i for i in ids if i in self._known]
-        self._known.difference_update(gone)
+        gone = [i for i in ids if self._asked.pop(i, None) is not None]
         for i in gone:
             self._acceptance.forget(i)
         with suppress(Exception):
@@ -128,14 +131,25 @@ class Speculator:
         rooms = [max(0, min(most, s.cap - 1 - s.known)) for s in decoding]
         rows = [partial(_row, s, choices[s.id]) for s in decoding]
         asked = [Asked(s.id, s.tokens, n, row, s.request.space, stood) for s, n, row in zip(decoding, rooms, rows, strict=True)]
-        newcomers = any(s.id not in self._known for s in decoding)
-        self._known.update(s.id for s in decoding)
+        known = all(s.id in self._asked for s in decoding)
+        first_s = 0.0 if self._guess is None else self._guess(self._unread(decoding))
+        self._asked.update((s.id, s.known) for s in decoding)
         begun = perf_counter()
         proposals = self.proposer.propose(asked)
-        if self._guess is not None and not newcomers and all(p.tokens for p in proposals):
-            predicted = max(len(p.tokens) for p in proposals) * self._guess(_decodes(decoding, 0))
-            self._guessing += _WEIGHT * ((perf_counter() - begun) / max(1e-9, predicted) - self._guessing)
+        took = perf_counter() - begun
+        if self._guess is not None and known and all(p.tokens for p in proposals):
+            more = max(len(p.tokens) for p in proposals) - 1
+            predicted = first_s + (more * self._guess(_decodes(decoding, 0)) if more else 0.0)
+            self._guessing += _WEIGHT * (took / max(1e-9, predicted) - self._guessing)
+        if self._learning:
+            self._credit_s -= took
         return proposals
+
+    def _unread(self, decoding: list[Sequence]) -> Step:
+        """What a draft model has to read before it guesses, so far as it is not in its cache."""
+        starts = [min(self._asked.get(s.id, 0), s.known - 1) for s in decoding]
+        spans = tuple(Span(s.id, start, s.known - start, 1) for s, start in zip(decoding, starts, strict=True))
+        return Step(spans, np.zeros(sum(span.new for span in spans), np.int32), ())
 
     def _checked(self, proposal: Proposal, choice: Choice, seq: Sequence) -> Proposal:
         """What a grammar forces goes before any guess; then what the choice lets pass."""
@@ -152,14 +166,19 @@ class Speculator:
         return StepCost(plain * self._plain, plain * self._wide, max(row, 0.0) * self._wide)
 
     def _depth(self, decoding: list[Sequence]) -> int:
-        """Guesses to ask for. Those that cost something are not made where they are not worth it, but for one now and then."""
+        """Guesses to ask for. Those that cost something are not made where they are not worth it, but for one now and then: a draft has to
+        read all that was said in between, and a newcomer's prompt."""
+        self._learning = False
         cost = None if self._guess is None else self._cost(decoding)
         if cost is None or self._guess is None:
             return self.most
         rates = [self._acceptance.rate(s.id, 0) for s in decoding]
         best = depth(rates, self.most, cost, self._guess(_decodes(decoding, 0)) * self._guessing)
-        self._rest = 0 if best else (self._rest + 1) % _PROBE
-        return best or int(self._rest == 0)
+        if best:
+            return best
+        self._credit_s += _LEARNING * cost.plain_s
+        self._learning = self._credit_s >= self._guess(self._unread(decoding)) * self._guessing + cost.row_s * len(decoding)
+        return int(self._learning)
 
     def _lengths(self, decoding: list[Sequence], made: list[Proposal]) -> list[int]:
         """How many of its guesses each sequence takes into the step."""

@@ -22,12 +22,14 @@ from ridgeline.spec.ngram import NgramProposer
 
 @dataclass(frozen=True, eq=False)
 class LoadedDraft:
-    """A packed draft model: its own plan, program and costs; tensors as in its file, for byte counts."""
+    """A packed draft model: its own plan, program and costs; tensors as in its file, for byte counts; agreement: how often it was seen to
+    guess right, on shipped text."""
 
     plan: Plan
     program: Program
     costs: GraphCost
     tensors: Mapping[str, Tensor]
+    agreement: float | None = None
 
 
 def make_speculator(plan: Plan, costs: Callable[[], GraphCost], vocab: int, draft: LoadedDraft | None = None) -> Speculator | None:
@@ -38,7 +40,9 @@ def make_speculator(plan: Plan, costs: Callable[[], GraphCost], vocab: int, draf
     predict = step_seconds(costs(), plan) if config.adaptive else None
     guess = step_seconds(draft.costs, draft.plan) if draft is not None and config.adaptive else None
     proposer, rejection = _proposer(config, vocab, draft), config.accept == "rejection"
-    return Speculator(proposer, config.num_speculative_tokens, predict, config.disable_by_batch_size, guess, rejection=rejection)
+    agreement = None if draft is None else draft.agreement
+    most, off = config.num_speculative_tokens, config.disable_by_batch_size
+    return Speculator(proposer, most, predict, off, guess, rejection=rejection, agreement=agreement)
 
 
 def _proposer(config: SpeculativeConfig, vocab: int, draft: LoadedDraft | None) -> Proposer:

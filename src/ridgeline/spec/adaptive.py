@@ -38,10 +38,13 @@ class Acceptance:
     """What guesses are worth, by sequence and by strength. Mutable.
 
     A sequence is believed to do what all did at the same strength, times how much better or worse than that it has done so far.
+    agreement: what was measured of strength 0 on other text, in place of the rule.
     """
 
-    def __init__(self) -> None:
-        self._all = [Record(_START_WEIGHT * (s + 1) / (s + 2), _START_WEIGHT) for s in _LEAST_STRENGTHS]
+    def __init__(self, agreement: float | None = None) -> None:
+        starts = [(s + 1) / (s + 2) for s in _LEAST_STRENGTHS]
+        starts[0] = starts[0] if agreement is None else agreement
+        self._all = [Record(_START_WEIGHT * start, _START_WEIGHT) for start in starts]
         self._own: dict[int, Record] = {}
 
     def rate(self, id: int, strength: int) -> float:
