@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.tiny_gguf import tiny_gguf
+from tests.cli.tiny_gguf import metadata, tiny_gguf
 
-from ridgeline.bench.prefix import edits, shared_length
+from ridgeline.bench.prefix import PrefixOptions, edits, run, shared_length, texts
 from ridgeline.cli import main
+from ridgeline.engine.loader import load
+from ridgeline.errors import UserError
+from ridgeline.options import Options
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +40,25 @@ def test_cached_is_common_rounded_down(tiny: str, capsys: pytest.CaptureFixture[
 
 def test_edits_change_one_letter() -> None:
     prompt = "An axe, an ox and an elk. " * 10
-    for at, before, after, text in edits(prompt, lambda t: list(t.encode())):
-        assert prompt[at] == before != after == text[at] and len(text) == len(prompt)
+    for at, text in edits(prompt):
+        assert prompt[at].isalpha() and prompt[at] != text[at] and len(text) == len(prompt)
         assert sum(a != b for a, b in zip(prompt, text, strict=True)) == 1
     assert shared_length([1, 2, 3], [1, 2, 4]) == 2 and shared_length([1], [1, 2]) == 1 and shared_length([], [1]) == 0
+
+
+def test_tokens_must_fit_not_letters(tmp_path: Path) -> None:
+    pairs = {"tokenizer.ggml.tokens": [*metadata()["tokenizer.ggml.tokens"][:-1], "he"], "tokenizer.ggml.merges": ["h e"]}
+    roomy = str(tiny_gguf(tmp_path / "roomy.gguf", **pairs, **{"llama.context_length": 1024}))
+    asked = PrefixOptions(Options(roomy, threads=1), 2, 200, 4, 2)
+    model = load(asked.options)
+    prompts = texts(asked, model)
+    every = [*prompts, *(text for _, text in edits(prompts[-1]))]
+    need = max(len(model.text.encode(text)) for text in every) + asked.output
+    assert need < max(map(len, prompts))
+    close = str(tiny_gguf(tmp_path / "close.gguf", **pairs, **{"llama.context_length": need}))
+    assert len(run(replace(asked, options=Options(close, threads=1))).policies) == 3
+    with pytest.raises(UserError, match="--shared 200 does not fit"):
+        run(replace(asked, options=Options(close, threads=1), output=3))
 
 
 def test_what_does_not_fit(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

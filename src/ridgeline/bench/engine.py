@@ -17,13 +17,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ridgeline.bench.engine_facts import Facts, OverloadResult, ReuseResult, SamplesResult, SessionResult, lines
-from ridgeline.bench.engine_run import Ids, Job, Runner, Step, prompts
+from ridgeline.bench.engine_run import Ids, Job, Runner, Step, prompts, ttft_s
 from ridgeline.bench.machine_load import busy_warning
 from ridgeline.bench.peer import batched_command, batched_tok_s, find_binary
 from ridgeline.bench.rates import Rates, branch_seconds
 from ridgeline.engine.loader import LoadedModel, load
 from ridgeline.errors import one_of, within
-from ridgeline.kv.manager import KvCache
+from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.options import Options
 
 Say = Callable[[str], None]
@@ -182,7 +182,8 @@ class _Bench:
         return value
 
     def _runner(self, *, reuse: bool = True, paced: bool = False) -> Runner:
-        self._last = Runner(self.model, reuse=reuse, paced=paced, traced=self.asked.trace is not None)
+        cache: CachePolicy = "radix" if reuse else "off"
+        self._last = Runner(self.model, prefix_cache=cache, paced=paced, traced=self.asked.trace is not None)
         return self._last
 
     def write_trace(self, path: str) -> None:
@@ -249,7 +250,7 @@ class _Bench:
         for i in range(self.asked.repeat):
             long, others = prompts(1, prompt, self.vocab, 300 + i)[0], prompts(running, 64, self.vocab, 400 + i)
             alone = self._runner(paced=True)
-            self._note("alone_ttft_s", alone.first_token_s(Job(long, 2)))
+            self._note("alone_ttft_s", ttft_s(alone.answer(Job(long, 2))))
             _, whole, _ = self._arrival_once(long, [Job(p, 2000) for p in others], 1, paced=False)
             self._note("whole_p99_itl_s", float(np.quantile(whole, 0.99)))
             steady_gaps, gaps, seconds = self._arrival_once(long, [Job(p, 2000) for p in others], steady, paced=True)

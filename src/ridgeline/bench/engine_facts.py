@@ -98,7 +98,7 @@ class Facts:
         """Row 108."""
         stem, tails = prompts(1, length, self.vocab, 600)[0], prompts(2, tail, self.vocab, 601)
         first, second = (np.concatenate((stem, t)) for t in tails)
-        runner, plain = Runner(self.model), Runner(self.model, reuse=False)
+        runner, plain = Runner(self.model), Runner(self.model, prefix_cache="off")
         self._ask(plain, first, 2)  # first touch of memory
         self._finish(plain)
         cold = self._ask(runner, first, gen)
@@ -113,14 +113,14 @@ class Facts:
     def samples(self, n: int = 4, length: int = 500, gen: int = 24) -> SamplesResult:
         """Rows 103 and 104."""
         prompt = prompts(1, length, self.vocab, 610)[0]
-        shared, apart = Runner(self.model), Runner(self.model, reuse=False)
+        shared, apart = Runner(self.model), Runner(self.model, prefix_cache="off")
         together = self._ask(shared, prompt, gen, n=n)
         blocks, _ = self._finish(shared)
         shared.core.state.kv.check()
         for _ in range(n):
             self._ask(apart, prompt, gen)
         needed, _ = self._finish(apart)
-        again = Runner(self.model, reuse=False)
+        again = Runner(self.model, prefix_cache="off")
         alone = self._ask(again, prompt, gen, n=n)
         self._finish(again)
         copies, same = shared.core.state.kv.counts["copies_on_write"], _words([together]) == _words([alone])

@@ -15,6 +15,7 @@ from ridgeline.engine.loader import LoadedModel, make_core
 from ridgeline.engine.request import EngineRequest, RequestState, prepare
 from ridgeline.engine.trace import Trace
 from ridgeline.graph.step import Step as GraphStep
+from ridgeline.kv.manager import CachePolicy
 from ridgeline.sampling.plan import Sampled, SamplePlan
 from ridgeline.types import SamplingParams
 
@@ -63,14 +64,15 @@ class _Timed:
 
 
 class Runner:
-    """A fresh engine on a loaded model. reuse False: no prefix cache, shared prefixes walked apart. paced: as a server, which keeps an
+    """A fresh engine on a loaded model. prefix_cache off: shared prefixes are walked apart, too. paced: as a server, which keeps an
     inter-token time; otherwise prompts are read as fast as they fit. blocks: per cache group, fewer than the model's plan has."""
 
     def __init__(
-        self, model: LoadedModel, *, reuse: bool = True, paced: bool = False, traced: bool = False, blocks: Sequence[int] | None = None
-    ) -> None:
+        self, model: LoadedModel, *, prefix_cache: CachePolicy = "radix", paced: bool = False, traced: bool = False,
+        blocks: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
         self.model = model
-        self.core = make_core(model, prefix_caching=reuse, cascade=reuse, paced=paced, blocks=blocks)
+        self.core = make_core(model, prefix_cache=prefix_cache, cascade=prefix_cache != "off", paced=paced, blocks=blocks)
         self._timed = _Timed(model.program)
         self.core.program = self._timed
         self.core.trace = Trace() if traced else None
@@ -102,12 +104,12 @@ class Runner:
             steps.append(self.step())
         return steps
 
-    def first_token_s(self, job: Job) -> float:
-        """Arrival to first token of a job that is alone; then it runs to its end."""
+    def answer(self, job: Job) -> RequestState:
+        """A job that is alone, to its end."""
         asked = self.submit(job)
         while self.core.busy:
             self.step()
-        return ttft_s(asked)
+        return asked
 
 
 def ttft_s(asked: RequestState) -> float:

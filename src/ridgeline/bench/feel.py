@@ -105,7 +105,7 @@ def _length(model: LoadedModel, tokens: int) -> LengthRow:
 
 def _people(model: LoadedModel, asked: FeelOptions, seqs: int) -> tuple[Waiting, ...]:
     """All ask at once; the engine takes `seqs` of them at a time."""
-    core = make_core(replace(model, plan=replace(model.plan, max_num_seqs=seqs)), prefix_caching=False)
+    core = make_core(replace(model, plan=replace(model.plan, max_num_seqs=seqs)), prefix_cache="off")
     tokens, lengths = Tokens(3), Lengths(asked.prompt, asked.output)
     jobs = [Job(f"user {i + 1}", 0.0, tokens.fresh(lengths.prompt), lengths.output) for i in range(asked.users)]
     done = drive(core, model.text, OpenLoop("people", jobs), sleep)

@@ -115,7 +115,7 @@ def _first_tokens(model: LoadedModel, prompt: Sequence[int]) -> tuple[float, flo
     """Cold start: the same short request twice on an engine that is thrown away, nothing cached between."""
     took = []
     for _ in range(2):
-        core = make_core(model, prefix_caching=False, paced=False)
+        core = make_core(model, prefix_cache="off", paced=False)
         done = drive(core, model.text, OpenLoop("one", [Job("warm", 0.0, np.array(prompt[:64], np.int32), 2)]), sleep)
         took.append(done.lives[0].first_s)
     return took[0], took[1]

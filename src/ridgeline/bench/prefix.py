@@ -7,23 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from ridgeline.bench.blocks import with_letter_changed
 from ridgeline.bench.corpus import Corpus
-from ridgeline.engine.core import EngineCore
-from ridgeline.engine.loader import LoadedModel, load, make_core
-from ridgeline.engine.request import EngineRequest, prepare
+from ridgeline.bench.engine_run import Job, Runner, ttft_s
+from ridgeline.engine.loader import LoadedModel, load
 from ridgeline.errors import UserError, within
-from ridgeline.graph.caches import cache_groups
-from ridgeline.kv.manager import CachePolicy, KvCache
+from ridgeline.kv.manager import CachePolicy
 from ridgeline.options import Options
-from ridgeline.scheduler.state import SchedulerState
-from ridgeline.types import SamplingParams
 
 Say = Callable[[str], None]
 POLICIES: tuple[CachePolicy, ...] = ("off", "radix", "hash")  # without a cache first: its words are what the others must say
@@ -96,14 +92,15 @@ class PrefixReport:
 def run(asked: PrefixOptions, say: Say = lambda line: None) -> PrefixReport:
     """Raises `UserError` for a model that cannot be loaded, or a prompt that does not fit it."""
     model = load(asked.options)
-    prompts, letters = texts(asked, model)
-    if max(len(p) for p in prompts) + asked.output > model.plan.max_model_len:
+    prompts = texts(asked, model)
+    edited = edits(prompts[-1])
+    every = [*prompts, *(text for _, text in edited)]
+    if max(len(model.text.encode(text)) for text in every) + asked.output > model.plan.max_model_len:
         text = f"--shared {asked.shared} does not fit the model length of {model.plan.max_model_len}"
         raise UserError(text, field="--shared", value=asked.shared, limit=model.plan.max_model_len)
-    edited = edits(prompts[-1], letters)
     plain: list[list[int]] = []
     found = []
-    _warm_up(model)
+    _ask(Runner(model, prefix_cache="off"), model.text.encode("The first request of a process pays for pages. " * 4), 2)
     for policy in POLICIES:
         say(f"prefix cache {policy}")
         result, words = _climb(model, policy, prompts, edited, plain, asked.output)
@@ -112,77 +109,54 @@ def run(asked: PrefixOptions, say: Say = lambda line: None) -> PrefixReport:
     return PrefixReport(Path(model.plan.path).name, model.plan.block_size, asked.shared, (*found[1:], found[0]))
 
 
-def texts(asked: PrefixOptions, model: LoadedModel) -> tuple[list[str], Callable[[str], list[int]]]:
-    """Prompts as text, which begin alike, and how they are cut into tokens."""
+def texts(asked: PrefixOptions, model: LoadedModel) -> list[str]:
+    """Prompts, which begin alike."""
     rng = np.random.default_rng(asked.seed)
-    encode = model.text.encode
     stem = Corpus().prose(rng, 8 * asked.shared + 200)
     ids = model.text.tokenizer.encode_plain(stem)
     stem = model.text.tokenizer.decode(ids[: asked.shared])
     tails = [Corpus().prose(rng, 6 * asked.own) for _ in range(asked.requests)]
-    return [f"{stem}\nQuestion {i + 1}: {tail}" for i, tail in enumerate(tails)], encode
+    return [f"{stem}\nQuestion {i + 1}: {tail}" for i, tail in enumerate(tails)]
 
 
-def edits(prompt: str, encode: Callable[[str], list[int]], shares: Sequence[float] = (0.05, 0.5, 0.9)) -> list[tuple[int, str, str, str]]:
-    """(place, letter before, letter after, changed prompt): one letter after the given shares of the text."""
-    found = []
-    for share in shares:
-        at = next(i for i in range(int(share * len(prompt)), len(prompt)) if prompt[i].isalpha())
-        letter = "x" if prompt[at].lower() != "x" else "y"
-        found.append((at, prompt[at], letter, prompt[:at] + letter + prompt[at + 1 :]))
-    return found
-
-
-def core_of(model: LoadedModel, policy: CachePolicy) -> EngineCore:
-    """An idle engine whose prefix cache is of this kind."""
-    core = make_core(model, prefix_caching=policy != "off", paced=False)
-    windows = [group.window for group in cache_groups(model.program.graph.caches)]
-    core.state = SchedulerState(KvCache(windows, model.plan.blocks, model.plan.block_size, policy), core.state.config)
-    return core
-
-
-def _warm_up(model: LoadedModel) -> None:
-    core = core_of(model, "off")
-    _ask(core, model, model.text.encode("The first request of a process pays for pages and caches. " * 4), 2, "warm")
+def edits(prompt: str, shares: Sequence[float] = (0.05, 0.5, 0.9)) -> list[tuple[int, str]]:
+    """(place, changed prompt): one letter after the given shares of the text."""
+    places = [next(i for i in range(int(share * len(prompt)), len(prompt)) if prompt[i].isalpha()) for share in shares]
+    return [(at, with_letter_changed(prompt, at)) for at in places]
 
 
 def _climb(
     model: LoadedModel,
     policy: CachePolicy,
     prompts: Sequence[str],
-    edited: Sequence[tuple[int, str, str, str]],
+    edited: Sequence[tuple[int, str]],
     plain: list[list[int]],
     output: int,
 ) -> tuple[PolicyResult, list[list[int]]]:
     """All prompts and then the edited ones on one engine, and what they were answered with."""
-    core, encode = core_of(model, policy), model.text.encode
+    runner, encode = Runner(model, prefix_cache=policy), model.text.encode
     seen: list[list[int]] = []
     words: list[list[int]] = []
     done: list[Asked] = []
-    numbers = count()
-    for text in [*prompts, *(e[3] for e in edited)]:
+    for text in [*prompts, *(text for _, text in edited)]:
         ids = encode(text)
         common = max((shared_length(ids, s) for s in seen), default=0)
-        ttft_ms, cached, made = _ask(core, model, ids, output, f"p{next(numbers)}")
+        ttft_ms, cached, made = _ask(runner, ids, output)
         same = not plain or plain[len(words)] == made
         done.append(Asked(len(ids), common, cached, ttft_ms, same))
         seen.append(ids)
         words.append(made)
     n = len(prompts)
-    changed = tuple(Edit(at, a, b, done[n + i]) for i, (at, a, b, _) in enumerate(edited))
-    unit = core.state.kv.index.unit if core.state.kv.index else 0
+    changed = tuple(Edit(at, prompts[-1][at], text[at], done[n + i]) for i, (at, text) in enumerate(edited))
+    index = runner.core.state.kv.index
+    unit = index.unit if index else 0
     return PolicyResult(policy, unit, done[0], tuple(done[1:n]), changed), words
 
 
-def _ask(core: EngineCore, model: LoadedModel, ids: list[int], output: int, name: str) -> tuple[float, int, list[int]]:
+def _ask(runner: Runner, ids: list[int], output: int) -> tuple[float, int, list[int]]:
     """(ms to the first token, tokens from the cache, answer) of a request that is alone."""
-    params = SamplingParams(max_tokens=output, temperature=0.0, ignore_eos=True, detokenize=False)
-    asked = prepare(EngineRequest(name, ids, params), core.limits, model.text)
-    core.submit(asked)
-    while core.busy:
-        core.step()
-    cached = 0 if asked.cache is None else asked.cache.tokens
-    return (asked.times.first_token - asked.times.arrival) * 1e3, cached, list(asked.choices[0].token_ids)
+    asked = runner.answer(Job(np.array(ids, np.int32), output))
+    return ttft_s(asked) * 1e3, asked.choices[0].cached_tokens, list(asked.choices[0].token_ids)
 
 
 def shared_length(a: Sequence[int], b: Sequence[int]) -> int:

@@ -177,16 +177,17 @@ def load_cpu(model: OpenModel, shared: CpuProgram | None = None, taps: tuple[str
 
 
 def make_core(
-    model: LoadedModel, *, prefix_caching: bool | None = None, cascade: bool = True, paced: bool = True, blocks: Sequence[int] | None = None
-) -> EngineCore:
+    model: LoadedModel, *, prefix_cache: CachePolicy | None = None, cascade: bool = True, paced: bool = True,
+    blocks: Sequence[int] | None = None,
+) -> EngineCore:  # fmt: skip
     """An idle engine on a loaded model. One model has one engine at a time: they would write into the same KV blocks.
 
-    prefix_caching: other than the plan says; cascade False walks shared prefixes apart: both are for comparing. paced False: nobody waits
+    prefix_cache: other than the plan says; cascade False walks shared prefixes apart: both are for comparing. paced False: nobody waits
     for single tokens, so prompts are read as fast as they fit. blocks: per cache group, fewer than planned. None of them changes a word."""
     plan, graph = model.plan, model.program.graph
     windows = [group.window for group in cache_groups(graph.caches)]
     config = SchedulerConfig(plan.scheduling_policy, plan.max_model_len, key_segment=KEY_SEGMENT, cascade=cascade)
-    policy: CachePolicy = "radix" if (plan.prefix_caching if prefix_caching is None else prefix_caching) else "off"
+    policy: CachePolicy = prefix_cache or ("radix" if plan.prefix_caching else "off")
     width = max([op.vocab for op in graph.ops if isinstance(op, Embed)], default=model.limits.vocab)
     rows = max(1, min(plan.chunk, PROMPT_ROWS_BYTES // (4 * width)))
     budget = paced_budget(max(plan.chunk, plan.max_num_seqs), plan.max_num_seqs, plan.itl_target, rows)
