@@ -72,9 +72,7 @@ struct ScoreStep {
 template <typename L, int R, int N>
 void score_block(const ScoreStep& step) {
   Reg sums[R][N];
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) sums[r][n] = Vec::zero();
-  }
+  each_sum<R, N>([&](int r, int n) { sums[r][n] = Vec::zero(); });
   const typename L::T *keys[N], *memory[N];
   for (int n = 0; n < N; ++n) {
     keys[n] = reinterpret_cast<const typename L::T*>(step.keys[n]);
@@ -98,18 +96,14 @@ void score_block(const ScoreStep& step) {
     for (int64_t i = 0; i < kTogether; ++i) add(d + i);
   }
   for (; d < k_dim; ++d) add(d);
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) Vec::store(step.scores + r * kKeySegment + n * kLanes, sums[r][n]);
-  }
+  each_sum<R, N>([&](int r, int n) { Vec::store(step.scores + r * kKeySegment + n * kLanes, sums[r][n]); });
 }
 
 // The same where a dimension is half a byte: numbers are made of codes with the step and the least of their group.
 template <int R, int N>
 void score_block4(const ScoreStep& step) {
   Reg sums[R][N];
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) sums[r][n] = Vec::zero();
-  }
+  each_sum<R, N>([&](int r, int n) { sums[r][n] = Vec::zero(); });
   const int64_t k_dim = step.k_dim;
   for (int64_t d = 0; d < k_dim;) {
     const KvNibble at = kv_nibble(d, k_dim);
@@ -132,9 +126,7 @@ void score_block4(const ScoreStep& step) {
       }
     }
   }
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) Vec::store(step.scores + r * kKeySegment + n * kLanes, sums[r][n]);
-  }
+  each_sum<R, N>([&](int r, int n) { Vec::store(step.scores + r * kKeySegment + n * kLanes, sums[r][n]); });
 }
 
 struct ValueStep {
@@ -153,9 +145,7 @@ void value_block(const ValueStep& step) {
   using T = typename L::T;
   constexpr int kLine = 64 / static_cast<int>(sizeof(T));
   Reg sums[R][N];
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) sums[r][n] = Vec::load(step.out + r * step.width + n * kLanes);
-  }
+  each_sum<R, N>([&](int r, int n) { sums[r][n] = Vec::load(step.out + r * step.width + n * kLanes); });
   const int64_t stride = step.stride, last = step.keys.to;
   const float* p = step.p;
   for (int64_t key = step.keys.from; key < last;) {
@@ -173,18 +163,14 @@ void value_block(const ValueStep& step) {
       }
     }
   }
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) Vec::store(step.out + r * step.width + n * kLanes, sums[r][n]);
-  }
+  each_sum<R, N>([&](int r, int n) { Vec::store(step.out + r * step.width + n * kLanes, sums[r][n]); });
 }
 
 // v_dim is a multiple of the group, so a vector lies within the low or the high halves of one group.
 template <int R, int N>
 void value_block4(const ValueStep& step) {
   Reg sums[R][N];
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) sums[r][n] = Vec::load(step.out + r * step.width + n * kLanes);
-  }
+  each_sum<R, N>([&](int r, int n) { sums[r][n] = Vec::load(step.out + r * step.width + n * kLanes); });
   const int64_t row = step.stride / 2, scales = step.stride / kKvGroup * 2;
   int64_t bytes[N], groups[N];
   int shifts[N];
@@ -206,9 +192,7 @@ void value_block4(const ValueStep& step) {
       for (int n = 0; n < N; ++n) sums[r][n] = Vec::fma(factor, columns[n], sums[r][n]);
     }
   }
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) Vec::store(step.out + r * step.width + n * kLanes, sums[r][n]);
-  }
+  each_sum<R, N>([&](int r, int n) { Vec::store(step.out + r * step.width + n * kLanes, sums[r][n]); });
 }
 
 template <typename L>

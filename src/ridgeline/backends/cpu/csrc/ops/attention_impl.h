@@ -25,9 +25,7 @@ void product_block(const Product& product) {
   const Product p = product;
   const float* b = p.b;
   Reg sums[R][N];
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) sums[r][n] = kFresh ? Vec::zero() : Vec::load(p.c + r * p.c_stride + n * kLanes);
-  }
+  each_sum<R, N>([&](int r, int n) { sums[r][n] = kFresh ? Vec::zero() : Vec::load(p.c + r * p.c_stride + n * kLanes); });
   for (int64_t k = 0; k < p.count; ++k, b += p.b_stride) {
     Reg columns[N];
     for (int n = 0; n < N; ++n) columns[n] = Vec::load(b + n * kLanes);
@@ -36,9 +34,7 @@ void product_block(const Product& product) {
       for (int n = 0; n < N; ++n) sums[r][n] = Vec::fma(factor, columns[n], sums[r][n]);
     }
   }
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) Vec::store(p.c + r * p.c_stride + n * kLanes, sums[r][n]);
-  }
+  each_sum<R, N>([&](int r, int n) { Vec::store(p.c + r * p.c_stride + n * kLanes, sums[r][n]); });
 }
 
 template <bool kFresh>

@@ -57,6 +57,15 @@ inline void with_loader(KvDtype dtype, const F& f) {
   }
 }
 
+// f(r, n) for a register block, with constants for numbers: a loop that the compiler keeps puts the block's sums into memory.
+template <int R, int N, int I = 0, typename F>
+__attribute__((always_inline)) inline void each_sum(const F& f) {
+  if constexpr (I < R * N) {
+    f(I / N, I % N);
+    each_sum<R, N, I + 1>(f);
+  }
+}
+
 // f.run<R, N>() for sizes found at run time: at most kRowBlock rows, and kMost vectors or more.
 template <int N, typename F>
 inline void with_rows(int64_t rows, const F& f) {

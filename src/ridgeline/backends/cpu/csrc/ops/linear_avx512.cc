@@ -72,6 +72,17 @@ struct Vnni16 {
     }
     return start;
   }
+  // Two vectors of codes with the same input: one load of it serves both.
+  template <int kCount>
+  __attribute__((always_inline)) static void dot_two(const I* c, const I* d, const int8_t* x, I* sums) {
+    for (int i = 0; i < kCount; ++i) {
+      int32_t four;
+      std::memcpy(&four, x + 4 * i, 4);
+      const I input = _mm512_set1_epi32(four);
+      sums[0] = _mm512_dpbusd_epi32(sums[0], c[i], input);
+      sums[1] = _mm512_dpbusd_epi32(sums[1], d[i], input);
+    }
+  }
   static F power_halved(I e) {
     const I one = _mm512_set1_epi32(1), normal = _mm512_slli_epi32(_mm512_sub_epi32(e, one), 23);
     const I small = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);

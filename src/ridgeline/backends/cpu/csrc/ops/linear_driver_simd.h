@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kRowBlockBytes = 256 * 1024;
 // From this many tokens on, too few groups fit the window of instructions in flight to hide memory; with fewer, prefetching costs.
 constexpr int64_t kPrefetchTokens = 4, kPrefetchBytes = 3072;
+constexpr int64_t kRegisterTokens = 4;  // up to as many keep their sums in registers
 
 // What a group adds besides codes x codes: -offset * sum (integer, the start of the dot product) or scale * sum (with minimums).
 struct Extra {
@@ -75,13 +76,45 @@ __attribute__((always_inline)) inline typename V::F add_group(const typename V::
   return acc;
 }
 
-// kTiles * V::kLanes rows times the tokens of a tile, into out[tile][token][lane]. A second tile (and the second half of a wide
-// vector) lies F::kHeadBytes and F::kGroupBytes behind the first. kTokens > 0: that many tokens, accumulators in registers.
+// The same for two vectors of rows, which share what is read of the token; acc[tile] goes on from `from[tile]`.
+template <typename F, typename V>
+__attribute__((always_inline)) inline void add_group_two(const typename V::I (*codes)[8], const typename V::F (*scale)[2], const Cursor& a,
+                                                         int64_t at, const float* const* from, typename V::F* acc) {
+  static_assert(!F::kMin);
+  constexpr int kVectors = 8 / F::kHalves;
+  const int8_t* x = a.codes + at * kGroup;
+  for (int h = 0; h < F::kHalves; ++h) {
+    const typename V::I start = uses_offset<F, V::kSigned>() ? V::set32(a.offsets[h][at]) : V::set32(0);
+    typename V::I dot[2] = {start, start};
+    V::template dot_two<kVectors>(codes[0] + h * kVectors, codes[1] + h * kVectors, x + 16 * h, dot);
+    const typename V::F s = V::set(a.scales[at]);
+    for (int i = 0; i < 2; ++i) acc[i] = V::fma(V::floats(dot[i]), V::times(scale[i][h], s), h == 0 ? V::load_floats(from[i]) : acc[i]);
+  }
+}
+
+// Whether two wide vectors share what they read of many tokens. With minimums the multipliers are busy enough without.
+template <typename F, typename V>
+constexpr bool shares_inputs() {
+  return V::kLanes == 2 * kRowTile && !F::kMin;
+}
+
+// How far a second vector of rows lies behind the first: its head and its group. (A wide vector holds both row tiles of a pair.)
+template <typename F, typename V>
+void next_vector(const TileSpan& span, int64_t groups, int64_t* head, int64_t* group) {
+  constexpr bool kWide = V::kLanes == 2 * kRowTile;
+  *head = kWide ? span.step * (groups / F::kGroups) : F::kHeadBytes;
+  *group = kWide ? *head : F::kGroupBytes;
+}
+
+// kTiles * V::kLanes rows times the tokens of a tile, into out[tile][token][lane]. kTokens > 0: that many tokens, accumulators in
+// registers.
 template <typename F, typename V, int kTiles, int kTokens>
 __attribute__((noinline)) void multiply(const uint8_t* data, const TileSpan& span, int64_t groups, const TokenTile& a, const Extra& extra,
                                         float* out) {
   const Cursor in = {a.codes, a.scales, {extra.offsets[0], extra.offsets[1]}, {extra.sums[0], extra.sums[1]}};
   const int64_t tokens = kTokens > 0 ? kTokens : a.tokens, step = span.step, group_step = span.group_step;
+  int64_t next_head, next_group;
+  next_vector<F, V>(span, groups, &next_head, &next_group);
   typename V::F acc[kTiles][kTokens > 0 ? kTokens : 1];
   if constexpr (kTokens > 0) {
     for (int i = 0; i < kTiles * kTokens; ++i) acc[i / kTokens][i % kTokens] = V::zero();
@@ -91,16 +124,28 @@ __attribute__((noinline)) void multiply(const uint8_t* data, const TileSpan& spa
   const uint8_t *head_bytes = data + span.head, *group_bytes = data + span.group;
   for (int64_t super = 0; super < groups; super += F::kGroups, head_bytes += step, group_bytes += step) {
     typename F::Head head[kTiles];
-    for (int tile = 0; tile < kTiles; ++tile) head[tile] = F::head(head_bytes + tile * F::kHeadBytes);
+    for (int tile = 0; tile < kTiles; ++tile) head[tile] = F::head(head_bytes + tile * next_head);
     for (int g = 0; g < F::kGroups; ++g) {
       const int64_t at = (super + g) * tokens;
+      const uint8_t* group = group_bytes + g * group_step;
       if (tokens >= kPrefetchTokens)
-        for (int64_t line = 0; line < group_step; line += 64) __builtin_prefetch(group_bytes + g * group_step + kPrefetchBytes + line);
+        for (int64_t line = 0; line < group_step; line += 64) __builtin_prefetch(group + kPrefetchBytes + line);
+      if constexpr (shares_inputs<F, V>() && kTiles == 2 && kTokens == 0) {
+        typename V::I codes[2][8];
+        typename V::F scale[2][2], sums[2];
+        for (int tile = 0; tile < 2; ++tile)
+          F::unpack(head_bytes + tile * next_head, group + tile * next_group, head[tile], g, codes[tile], scale[tile], nullptr);
+        for (int64_t t = 0; t < tokens; ++t) {
+          float* const o[2] = {out + t * V::kLanes, out + (tokens + t) * V::kLanes};
+          add_group_two<F, V>(codes, scale, in, at + t, o, sums);
+          for (int tile = 0; tile < 2; ++tile) V::store_floats(o[tile], sums[tile]);
+        }
+        continue;
+      }
       for (int tile = 0; tile < kTiles; ++tile) {
         typename V::I codes[8];
         typename V::F scale[2], min[2];
-        const uint8_t* group = group_bytes + g * group_step + tile * F::kGroupBytes;
-        F::unpack(head_bytes + tile * F::kHeadBytes, group, head[tile], g, codes, scale, min);
+        F::unpack(head_bytes + tile * next_head, group + tile * next_group, head[tile], g, codes, scale, min);
         if constexpr (kTokens > 0) {
           for (int t = 0; t < kTokens; ++t) acc[tile][t] = add_group<F, V>(codes, scale, min, in, at + t, [&] { return acc[tile][t]; });
         } else {
@@ -117,7 +162,7 @@ __attribute__((noinline)) void multiply(const uint8_t* data, const TileSpan& spa
 
 template <typename F, typename V, int kTiles>
 void multiply_tile(const uint8_t* data, const TileSpan& span, int64_t groups, const TokenTile& a, const Extra& extra, float* out) {
-  // Two tiles of AVX2 leave registers for one token only.
+  // Two vectors of AVX2 leave registers for one token only.
   switch (kTiles == 2 && a.tokens > 1 ? kTokenTile : a.tokens) {
     case 1:
       return multiply<F, V, kTiles, 1>(data, span, groups, a, extra, out);
@@ -186,10 +231,13 @@ void multiply_rows(const PackedMatrix& w, const TokenTile& a, const Output& y, i
   for (int64_t row = first; row < last;) {
     const TileSpan span = tile_span<N>(row / kRowTile, w.rows, w.columns);
     const bool pair = span.paired && row / kRowTile % 2 == 0 && last - row > kRowTile;
-    const int64_t rows = pair ? 2 * kRowTile : kRowTile, lanes = pair ? Wide::kLanes : kRowTile;
+    const bool two = shares_inputs<N, Wide>() && pair && a.tokens > kRegisterTokens && last - row >= 4 * kRowTile;
+    const int64_t rows = two ? 4 * kRowTile : pair ? 2 * kRowTile : kRowTile, lanes = pair ? Wide::kLanes : kRowTile;
     if (results.rows + rows > kWriteRows) results.write(a, y);
     float* out = results.room(a.tokens);
-    if (pair) {
+    if (two) {
+      if constexpr (shares_inputs<N, Wide>()) multiply<F<Wide>, Wide, 2, 0>(w.data, span, groups, a, extra, out);
+    } else if (pair) {
       multiply_tile<F<Wide>, Wide, 2 * kRowTile / Wide::kLanes>(w.data, span, groups, a, extra, out);
     } else {
       multiply_tile<N, Narrow, 1>(w.data, span, groups, a, extra, out);
