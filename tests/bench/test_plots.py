@@ -93,7 +93,7 @@ def test_any_words_are_safe(words: str) -> None:
     found = line_plot(words, Axis(words), Y, [Series(words, [(1, 1), (2, 2)])], rules=[Rule("x", 1, words)], note=words)
     parsed(found)
     parsed(gantt_plot(words, [Bar(words, 0, 1, 2, 3)], note=words))
-    parsed(bar_plot(words, Axis(words), (words, "b"), [Group(words, [1, None], words)], rule=1.0, rule_words=words))
+    parsed(bar_plot(words, Axis(words), (words, "b"), [Group(words, [1, None], words)]))
     assert "<" not in esc(words) and '"' not in esc(words)
 
 

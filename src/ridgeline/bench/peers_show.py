@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.bench.peers import PeersResult, Row
-from ridgeline.bench.record import now
+from ridgeline.bench.record import machine_name, now
+from ridgeline.bench.report_blocks import shown
 from ridgeline.bench.report_json import to_json
 from ridgeline.bench.report_schema import ReportDocument, Setup, Table
 from ridgeline.bench.serve_document import machine
@@ -20,10 +21,10 @@ def markdown(result: PeersResult) -> str:
     """Numbers with ratios first, then who was not there, then every command."""
     measured = [r for r in result.rows if r.ratio is not None]
     versions = "; ".join(f"{name} {text}" for name, text in result.versions.items())
-    lines = [f"Measured {now()[:10]} on {machine()['name']}. {versions}.", ""]
+    lines = [f"Measured {now()[:10]} on {machine_name()}. {versions}.", ""]
     lines += ["| model | measure | ridgeline | peer | ratio | 95% | |", "|---|---|--:|--:|--:|---|---|"]
     for r in measured:
-        numbers = f"{_n(r.ours)} | {_n(r.theirs)} ({r.peer}) | {r.ratio:.2f} | {_interval(r)}"
+        numbers = f"{shown(r.ours)} | {shown(r.theirs)} ({r.peer}) | {r.ratio:.2f} | {_interval(r)}"
         lines.append(f"| {r.model} | {r.measure} | {numbers} | {_verdict(r)} |")
     lines += ["", *(f"- {r.note}" for r in result.rows if r.ratio is None), *(f"- {r}" for r in result.remarks)]
     commands = dict.fromkeys(c for r in measured for c in (r.our_command, r.peer_command) if c)
@@ -80,8 +81,3 @@ def _verdict(r: Row) -> str:
     factor = r.ratio if r.ratio >= 1 else 1 / r.ratio
     what = ("more" if r.ratio > 1 else "less") if r.better == "higher" else ("longer" if r.ratio > 1 else "shorter")
     return f"{factor:.2f}x {what}" + ("" if r.ahead else ", we lose")
-
-
-def _n(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-

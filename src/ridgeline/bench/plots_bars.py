@@ -25,13 +25,12 @@ class Group:
 
 
 def bar_plot(
-    title: str, x: Axis, names: Sequence[str], groups: Sequence[Group], *, note: str = "", width: float = WIDTH, rule: float | None = None,
-    rule_words: str = "",
-) -> str:  # fmt: skip
+    title: str, x: Axis, names: Sequence[str], groups: Sequence[Group], *, note: str = "", width: float = WIDTH
+) -> str:
     """Horizontal bars, `names` the series: long words fit, and narrow screens too."""
     values = [v for g in groups for v in g.values if v is not None and isfinite(v)]
     left = 8.0
-    scale = scale_of([*values, rule] if rule is not None else values, x, left, width - 86)
+    scale = scale_of(values, x, left, width - 86)
     if scale is None:
         return nothing(title)
     each = 15.0 if len(names) > 1 else 17.0
@@ -48,9 +47,6 @@ def bar_plot(
                 parts.append(text(scale(value) + 5, y + 10, x.show(value), "tick"))
             y += each
         y += 8
-    if rule is not None:
-        parts.append(path([(scale(rule), 10), (scale(rule), y)], "rule bad"))
-        parts.append(text(scale(rule) + 4, 8, rule_words, "bad"))
     parts.append(text(left, y + 8, x.label, "quiet"))
     keys = [key(i, name, "bar") for i, name in enumerate(names)] if len(names) > 1 else []
     said = "; ".join(f"{g.name}: {', '.join('-' if v is None else x.show(v) for v in g.values)}" for g in groups)

@@ -10,10 +10,10 @@ from math import prod
 
 from ridgeline.bench.plots import Series, line_plot
 from ridgeline.bench.plots_bars import Group, bar_plot, waterfall_plot
-from ridgeline.bench.report_blocks import Block, Commands, Figure, Grid, Heading, Words
+from ridgeline.bench.report_blocks import Block, Commands, Figure, Grid, Heading, Words, shown
 from ridgeline.bench.report_parts import reported
 from ridgeline.bench.report_schema import Cell, Ladder, ReportDocument, Rung
-from ridgeline.bench.svg import Axis, short
+from ridgeline.bench.svg import Axis
 
 
 def ladder_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
@@ -73,9 +73,9 @@ def _check(steps: Sequence[tuple[Rung, float | None]]) -> str:
     """Row 160: factors multiply to the whole, or something was left out."""
     factors = [g for _, g in steps if g is not None]
     whole = (steps[-1][0].output_tok_s or 0.0) / (steps[0][0].output_tok_s or 1.0)
-    shown = " x ".join(f"{g:.2f}" for g in factors)
+    product = " x ".join(f"{g:.2f}" for g in factors)
     agree = "as it must be" if abs(prod(factors) - whole) <= 1e-9 * whole else "which does not agree"
-    return f"Check: {shown} = {prod(factors):.2f}; the last rung over the first is {whole:.2f}, {agree}."
+    return f"Check: {product} = {prod(factors):.2f}; the last rung over the first is {whole:.2f}, {agree}."
 
 
 def rungs_grid(ladder: Ladder) -> Grid:
@@ -88,7 +88,7 @@ def rungs_grid(ladder: Ladder) -> Grid:
         rows.append([
             r.name, state, r.output_tok_s, r.predicted_output_tok_s, None if g is None else f"{g:.2f}x",
             r.ttft_ms.p50 if r.ttft_ms else None, r.predicted_ttft_ms, r.itl_ms.p50 if r.itl_ms else None, r.predicted_itl_ms,
-            None if r.hit_rate is None else f"{r.hit_rate:.0%}", ", ".join(f"{k} {_said(v)}" for k, v in r.quality.items()),
+            None if r.hit_rate is None else f"{r.hit_rate:.0%}", ", ".join(f"{k} {shown(v)}" for k, v in r.quality.items()),
         ])  # fmt: skip
     columns = [
         "rung", "state", "output tok/s", "predicted", "over the one before", "TTFT p50 ms", "predicted ms", "ITL p50 ms", "predicted  ms",
@@ -97,10 +97,6 @@ def rungs_grid(ladder: Ladder) -> Grid:
     kept = [i for i in range(len(columns)) if i == 0 or any(row[i] not in (None, "") for row in rows)]
     label = ", ".join(dict.fromkeys(r.label for r in ladder.rungs if r.status == "done"))
     return Grid("Rungs", [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], "", label)
-
-
-def _said(value: Cell) -> str:
-    return short(value) if isinstance(value, int | float) and not isinstance(value, bool) else "-" if value is None else str(value)
 
 
 def _batching(ladder: Ladder) -> Iterator[Block]:

@@ -232,7 +232,7 @@ def _workload(p: Preset) -> dict[str, Any]:
 
 
 def machine() -> dict[str, str]:
-    return {"name": machine_name(), "system": platform.platform()}
+    return {"host": machine_name(), "system": platform.platform()}
 
 
 def _ms(seconds: float | None) -> float | None:
