@@ -166,18 +166,20 @@ class Speculator:
         return StepCost(plain * self._plain, plain * self._wide, max(row, 0.0) * self._wide)
 
     def _depth(self, decoding: list[Sequence]) -> int:
-        """Guesses to ask for. Those that cost something are not made where they are not worth it, but for one now and then: a draft has to
-        read all that was said in between, and a newcomer's prompt."""
+        """Guesses to ask for. Those that cost something are made where the tokens that may still come win back what the draft has to read
+        first: a newcomer's prompt, and all that was said since it was asked. Else one is made now and then."""
         self._learning = False
         cost = None if self._guess is None else self._cost(decoding)
         if cost is None or self._guess is None:
             return self.most
         rates = [self._acceptance.rate(s.id, 0) for s in decoding]
-        best = depth(rates, self.most, cost, self._guess(_decodes(decoding, 0)) * self._guessing)
-        if best:
+        guess_s, first_s = (self._guess(step) * self._guessing for step in (_decodes(decoding, 0), self._unread(decoding)))
+        best, speed = depth(rates, self.most, cost, guess_s)
+        left = sum(s.cap - s.known for s in decoding)
+        if best and left * (cost.plain_s / len(decoding) - 1 / speed) > first_s - guess_s:
             return best
         self._credit_s += _LEARNING * cost.plain_s
-        self._learning = self._credit_s >= self._guess(self._unread(decoding)) * self._guessing + cost.row_s * len(decoding)
+        self._learning = self._credit_s >= first_s + cost.row_s * len(decoding)
         return int(self._learning)
 
     def _lengths(self, decoding: list[Sequence], made: list[Proposal]) -> list[int]:

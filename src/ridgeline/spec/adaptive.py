@@ -108,12 +108,13 @@ def lengths(rates: Sequence[float], most: Sequence[int], cost: StepCost, extra: 
     return taken
 
 
-def depth(rates: Sequence[float], most: int, cost: StepCost, guess_s: float) -> int:
-    """Guesses of every sequence alike, where each round of guesses costs `guess_s`; 0 when none gives more tokens per second than none."""
+def depth(rates: Sequence[float], most: int, cost: StepCost, guess_s: float) -> tuple[int, float]:
+    """(guesses of every sequence alike, tokens per second with them), where each round of guesses costs `guess_s`; 0 guesses when no number
+    gives more tokens per second than none."""
     best, speed = 0, len(rates) / cost.plain_s
     for count in range(1, most + 1):
         seconds = cost.wide_s + count * (cost.row_s * len(rates) + guess_s)
         found = sum(expected(rate, count) for rate in rates) / seconds
         if found > speed:
             best, speed = count, found
-    return best
+    return best, speed
