@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli.tiny_gguf import tiny_gguf
 from tests.engine.fakes import ByteWords
+from tests.planner.test_calibration import NOTHING
 
 from ridgeline.backends.base import LoadPlan, Program
 from ridgeline.backends.clock import ClockProgram, StepSeconds
+from ridgeline.bench.clocked import Clocked
 from ridgeline.bench.random_gguf import SHAPES, write_random
 from ridgeline.bench.replica import Replica, scripted
-from ridgeline.bench.simulate import Fleet, Simulation
+from ridgeline.bench.simulate import Fleet, Simulation, fleet_of, simulate
 from ridgeline.bench.workloads import Job, Lengths, OpenLoop, poisson
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.loader import load_program, open_model
@@ -27,13 +31,15 @@ from ridgeline.graph.caches import cache_groups
 from ridgeline.graph.step import SharedWalk, Span, Step
 from ridgeline.kv.manager import KvCache
 from ridgeline.options import Options
+from ridgeline.planner.calibration import CalibratedSeconds, ChunkAttention, DecodeAttention, linear_formats
 from ridgeline.planner.catalog import find_model
 from ridgeline.planner.deployment import Deployment
 from ridgeline.planner.formats import kv_format_named, native_format
-from ridgeline.planner.hardware import assumed, devices, find_device
+from ridgeline.planner.hardware import Machine, assumed, devices, find_device
+from ridgeline.planner.local import local_facts
 from ridgeline.planner.parallel import Layout
 from ridgeline.planner.predictor import StepPredictor
-from ridgeline.planner.setup import Setup
+from ridgeline.planner.setup import Setup, host_device
 from ridgeline.scheduler.budget import Budget
 from ridgeline.scheduler.state import SchedulerConfig, SchedulerState
 from ridgeline.types import SamplingParams
@@ -189,6 +195,29 @@ def test_the_clock_schedules_as_the_cpu_engine_did(tmp_path: Path, paced: bool) 
     assert bool(cut) == paced
     decided = replay(core.trace, state_of(program, 128), budget, pace_of(model.costs(), 1, "avx2") if paced else None)
     assert all(before == after for before, after in decided)
+
+
+def test_the_simulated_host_is_the_engine_on_its_calibrated_clock(tmp_path: Path) -> None:
+    """`simulate --this-host` and `bench predict`: the same arrivals get their tokens at the same times, paced alike."""
+    path = tiny_gguf(tmp_path / "m.gguf")
+    model, facts = open_model(Options(str(path), threads=1, max_num_seqs=8)), local_facts(path)
+    assert facts.graph is not None
+    forms = linear_formats(facts.graph, facts.formats)
+    calibration = replace(
+        NOTHING, threads=1, linear_s=dict.fromkeys(forms, (1e-9, 2e-9, 8e-9)), linear_op_s=dict.fromkeys(forms, (1e-6,) * 3), step_s=1e-4,
+        sequence_s=1e-5, decode=DecodeAttention(1e-10, 1e-10, 1e-7, 1e-7), chunk=ChunkAttention(1e-11, 1e-10, 1e-10),
+    )  # fmt: skip
+    workload = poisson(60, 200.0, Lengths(70, 20, 0.3), seed=2)
+    engine = Clocked(model, CalibratedSeconds(facts.graph, facts.formats, calibration)).run(workload).lives
+    host = host_device(Machine("m", 20.0, 300.0, 100.0, 1, "avx2", "measured"), 8e9)
+    setup = Setup(facts, host, None, kv_format_named("bf16"), Layout(), calibration=calibration)
+    fleet = fleet_of(setup, paced_budget(model.plan.chunk, 8), 128)
+    simulated = simulate(fleet, workload).lives
+    assert [live.job.id for live in simulated] == [live.job.id for live in engine] and len(engine) == 60
+    for mine, theirs in zip(simulated, engine, strict=True):
+        assert mine.token_s == pytest.approx(theirs.token_s, abs=1e-9)
+    whole = simulate(replace(fleet, pace=None, budget=Budget(model.plan.chunk, 8, itl_slack=None)), workload).lives
+    assert max(np.diff(live.token_s).max() for live in simulated) < 0.5 * max(np.diff(live.token_s).max() for live in whole)
 
 
 def test_scripts_repeat() -> None:
