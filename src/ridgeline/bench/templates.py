@@ -17,7 +17,7 @@ from ridgeline.bench.outcome import outcome
 from ridgeline.bench.simulate import fleet_of, simulate
 from ridgeline.bench.workloads import Lengths, poisson
 from ridgeline.engine.pace import paced_budget
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, one_of, within
 from ridgeline.planner.catalog import find_model
 from ridgeline.planner.formats import kv_format_named, native_format
 from ridgeline.planner.hardware import Device
@@ -84,13 +84,10 @@ TEMPLATES: Mapping[str, Template] = {
 
 def size(name: str, device: Device, price: Decimal | None = None, users: int | None = None) -> dict[str, Any]:
     """The template on devices of one kind. Raises `UserError` for an unknown name, or what no number of replicas serves."""
-    template = TEMPLATES.get(name.casefold())
-    if template is None:
-        known = ", ".join(TEMPLATES)
-        raise UserError(f"template {name!r} is not known", field="TEMPLATE", value=name, limit=tuple(TEMPLATES), remedy=f"one of {known}")
+    one_of("TEMPLATE", name.casefold(), TEMPLATES)
+    template = TEMPLATES[name.casefold()]
     if users is not None:
-        if not 1 <= users <= MOST_USERS:
-            raise UserError(f"--users is {users}, must be from 1 to {MOST_USERS}", field="--users", value=users, limit=(1, MOST_USERS))
+        within("--users", users, 1, MOST_USERS)
         template = replace(template, users=users)
     parts = [_stream(template, stream, device, price) for stream in template.streams]
     hourly = [Decimal(str(p["usd_per_hour"])) for p in parts if p["usd_per_hour"] is not None]

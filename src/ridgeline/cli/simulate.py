@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 from typing import Any, get_args
@@ -14,6 +11,7 @@ from typing import Any, get_args
 from ridgeline import __version__
 from ridgeline.bench.client_metrics import Slo
 from ridgeline.bench.outcome import outcome
+from ridgeline.bench.record import command_line, now
 from ridgeline.bench.replica import Batching
 from ridgeline.bench.report import report
 from ridgeline.bench.report_json import to_json
@@ -24,10 +22,10 @@ from ridgeline.bench.simulate import Fleet, Run, fleet_of, simulate
 from ridgeline.bench.simulate_report import document as report_document
 from ridgeline.bench.timeline import write_trace
 from ridgeline.bench.workloads import Agents, ClosedLoop, Lengths, Workload, bursts, poisson, trace_file
-from ridgeline.cli.output import note, print_json, table
+from ridgeline.cli.output import note, print_json, table, writable
 from ridgeline.cli.plan import setup_of
 from ridgeline.engine.pace import paced_budget
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, one_of, within
 from ridgeline.kv.manager import CachePolicy
 from ridgeline.planner.question import Question, check
 from ridgeline.planner.setup import Setup
@@ -98,16 +96,15 @@ def _check(args: SimulateArgs) -> None:
         ("--prefix-cache", args.prefix_cache, get_args(CachePolicy)),
         ("--batching", args.batching, (*get_args(Batching), "both")),
     ):  # fmt: skip
-        if value not in allowed:
-            raise UserError(f"{option} is {value!r}, must be one of {', '.join(allowed)}", field=option, value=value, limit=allowed)
+        one_of(option, value, allowed)
     least = {"--max-num-seqs": (args.max_num_seqs, 1), "--kv-blocks": (args.kv_blocks, 1), "--prefix": (args.prefix, 0),
              "--seed": (args.seed, 0), "--max-num-batched-tokens": (args.max_num_batched_tokens, 1)}  # fmt: skip
     for option, (count, low) in least.items():
-        if count is not None and not low <= count <= MAX_COUNT:
-            raise UserError(f"{option} is {count}, must be from {low} to {MAX_COUNT}", field=option, value=count, limit=(low, MAX_COUNT))
+        if count is not None:
+            within(option, count, low, MAX_COUNT)
     for path in (args.trace_out, args.html_out):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UserError(f"{path}: no such folder", field=str(path), value=str(path), remedy="make the folder first")
+        if path is not None:
+            writable(path)
 
 
 def workload_of(args: SimulateArgs) -> Workload:
@@ -151,8 +148,7 @@ def _report(setup: Setup, args: SimulateArgs, found: list[tuple[str, Run, dict[s
             "router": args.router, "prefix cache": args.prefix_cache, "sequences a step": args.max_num_seqs,
             "tokens a step": args.max_num_batched_tokens,
         },
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        commands=(f"ridgeline {shlex.join(sys.argv[1:])}",) if sys.argv[1:2] == ["simulate"] else (),
+        date=now(), commands=(command_line(),),
         ceilings=tuple(Ceiling(f"{math} peak", peak, "TFLOP/s", f"{kind}: {device.spec_source}") for math, peak in device.tflops.items()),
     )  # fmt: skip
     title = f"{setup.facts.name} on {layout.devices} x {device.name}, simulated: {found[0][1].workload}"
