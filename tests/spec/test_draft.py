@@ -118,8 +118,8 @@ def test_a_draft_that_fails_ends_the_guessing_and_nothing_else() -> None:
 def test_guesses_that_do_not_pay_take_a_fiftieth_of_the_time(
     monkeypatch: pytest.MonkeyPatch, row_s: float, prompt: int, most: int, pays: bool
 ) -> None:
-    """Virtual time: a row of the draft takes as long as a step of the target, or a twentieth, or a tenth where the prompt is too long to be read
-    for a short answer."""
+    """Virtual time: a row of the draft takes as long as a step of the target, or a twentieth, or a tenth where the prompt is too long for a
+    short answer."""
     now, spent = [0.0], [0.0]
     core = make_core(program(), limits=LIMITS, clock=lambda: now[0])
     monkeypatch.setattr("ridgeline.engine.speculate.perf_counter", lambda: now[0])
