@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from ridgeline.backends.base import Program
+from ridgeline.bench.core_speed import SLOW, CoreSpeed, Taken, counted, enough
 from ridgeline.bench.machine_load import busy_warning
 from ridgeline.bench.peer import Kind, Peer, find_binary
 from ridgeline.bench.probe import FULL_SECONDS, probe
@@ -59,7 +60,8 @@ class OpRow:
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """The peer's medians, its chosen settings and commands, what every setting gave in one run, and ours over theirs."""
+    """The peer's medians, its chosen settings and commands, what every setting gave in one run, ours over theirs, and every run with
+    the cores' speed beside it."""
 
     prompt_tok_s: float
     gen_tok_s: float
@@ -68,11 +70,14 @@ class Against:
     prompt_command: str
     gen_command: str
     tried: dict[str, dict[str, float]]
+    runs: dict[Kind, list[float]]
+    speeds: dict[Kind, list[float]]
 
 
 @dataclass(frozen=True)
 class MicroReport:
-    """Medians over the runs; with `load_before` above half the CPUs they say more of others' work than of ours.
+    """Medians over the runs that count; with `load_before` above half the CPUs they say more of others' work than of ours. `runs` are
+    all, in seconds, `speeds` the cores' beside each (`core_speed`), `peer_runs` in tokens/s.
 
     fractions are of the measured ceilings; predicted_* are the roofline's fastest, from those ceilings.
     """
@@ -98,6 +103,7 @@ class MicroReport:
     machine: Machine
     load_before: float  # runnable tasks of the last minute, when the run began: others' work, if much above 0
     runs: dict[Kind, list[float]] = field(default_factory=dict)
+    speeds: dict[Kind, list[float]] = field(default_factory=dict)
     ops: list[OpRow] = field(default_factory=list)
     against: Against | None = None
     prompt_gb_s: float = 0.0
@@ -148,15 +154,16 @@ def run(asked: MicroOptions, say: Say = lambda line: None) -> MicroReport:
     kinds: tuple[Kind, Kind] = ("prompt", "gen")
     for kind in kinds:
         bench.seconds(kind)  # warm-up: pages, caches, scratch memory
-    turns = None if binary is None else _Turns(Peer(binary, bench.plan.path, asked.prompt, asked.gen, bench.plan.threads), say)
-    runs: dict[Kind, list[float]] = {kind: [] for kind in kinds}
+    speed = CoreSpeed(machine)
+    turns = None if binary is None else _Turns(Peer(binary, bench.plan.path, asked.prompt, asked.gen, bench.plan.threads), speed, say)
+    runs: dict[Kind, list[Taken]] = {kind: [] for kind in kinds}
     for kind in kinds:
         say(f"measuring {kind}, {asked.repeat} times")
-        for _ in range(asked.repeat):
-            runs[kind].append(bench.seconds(kind))
+        while not (enough(runs[kind], asked.repeat) and (turns is None or enough(turns.taken[kind], asked.repeat))):
+            runs[kind].append(speed.beside(lambda kind=kind: bench.seconds(kind)))
             if turns is not None:
                 turns.take(kind)
-    rates = {kind: bench.count(kind) / median(runs[kind]) for kind in kinds}
+    rates = {kind: bench.count(kind) / median(counted(runs[kind])) for kind in kinds}
     against = None if turns is None else turns.result(rates)
     return _report(bench, machine, load, runs, _op_rows(bench) if asked.ops else [], against)
 
@@ -164,20 +171,29 @@ def run(asked: MicroOptions, say: Say = lambda line: None) -> MicroReport:
 class _Turns:
     """The peer's side of the turns."""
 
-    def __init__(self, peer: Peer, say: Say) -> None:
-        self._peer, self._best, self._tried = peer, dict[Kind, tuple[str, ...]](), dict[str, dict[str, float]]()
-        self._rates: dict[Kind, list[float]] = {"prompt": [], "gen": []}
-        for kind in self._rates:
+    def __init__(self, peer: Peer, speed: CoreSpeed, say: Say) -> None:
+        self._peer, self._speed = peer, speed
+        self._best, self._tried = dict[Kind, tuple[str, ...]](), dict[str, dict[str, float]]()
+        self.taken: dict[Kind, list[Taken]] = {"prompt": [], "gen": []}
+        for kind in self.taken:
             say(f"finding the peer's best settings for {kind}")
             self._best[kind], self._tried[kind] = peer.best_settings(kind)
 
     def take(self, kind: Kind) -> None:
-        self._rates[kind].append(self._peer.measure(kind, self._best[kind]))
+        self.taken[kind].append(self._speed.beside(lambda: self._peer.measure(kind, self._best[kind])))
 
     def result(self, ours: dict[Kind, float]) -> Against:
-        prompt, gen = median(self._rates["prompt"]), median(self._rates["gen"])
-        commands = {kind: shlex.join(self._peer.command(kind, self._best[kind])) for kind in self._rates}
-        return Against(prompt, gen, ours["prompt"] / prompt, ours["gen"] / gen, commands["prompt"], commands["gen"], self._tried)
+        prompt, gen = (median(counted(self.taken[kind])) for kind in ("prompt", "gen"))
+        commands = {kind: shlex.join(self._peer.command(kind, self._best[kind])) for kind in self.taken}
+        return Against(
+            prompt, gen, ours["prompt"] / prompt, ours["gen"] / gen, commands["prompt"], commands["gen"], self._tried,
+            *_columns(self.taken),
+        )  # fmt: skip
+
+
+def _columns(taken: dict[Kind, list[Taken]]) -> tuple[dict[Kind, list[float]], dict[Kind, list[float]]]:
+    """Values and speeds of all."""
+    return {kind: [t.value for t in all_] for kind, all_ in taken.items()}, {kind: [t.speed for t in all_] for kind, all_ in taken.items()}
 
 
 def _op_rows(bench: _Bench) -> list[OpRow]:
@@ -204,10 +220,11 @@ def _label(op: Any) -> str:
 
 
 def _report(
-    bench: _Bench, machine: Machine, load: float, runs: dict[Kind, list[float]], ops: list[OpRow], against: Against | None
+    bench: _Bench, machine: Machine, load: float, taken: dict[Kind, list[Taken]], ops: list[OpRow], against: Against | None
 ) -> MicroReport:
     prompt, gen = bench.predictions(machine)
-    prompt_s, gen_s = median(runs["prompt"]), median(runs["gen"])
+    prompt_s, gen_s = median(counted(taken["prompt"])), median(counted(taken["gen"]))
+    runs, speeds = _columns(taken)
     gops, gb_s = prompt.cost.linear_flops / prompt_s / 1e9, gen.cost.memory_bytes / gen_s / 1e9
     return MicroReport(
         model=bench.plan.model, prompt=bench.asked.prompt, gen=bench.asked.gen, threads=bench.plan.threads, isa=bench.isa,
@@ -215,16 +232,22 @@ def _report(
         peak_gb_s=machine.read_gb_s, peak_int8_gops=machine.int8_gops, peak_f32_gflops=machine.f32_gflops,
         prompt_fraction_of_int8=gops / machine.int8_gops, gen_fraction_of_read=gb_s / machine.read_gb_s,
         predicted_prompt_tok_s=bench.asked.prompt / prompt.lower_s, predicted_gen_tok_s=bench.asked.gen / gen.lower_s,
-        prompt_bound=prompt.bound, gen_bound=gen.bound, machine=machine, load_before=load, runs=runs, ops=ops, against=against,
-        prompt_gb_s=prompt.cost.memory_bytes / prompt_s / 1e9, gen_gops=gen.cost.linear_flops / gen_s / 1e9,
+        prompt_bound=prompt.bound, gen_bound=gen.bound, machine=machine, load_before=load, runs=runs, speeds=speeds, ops=ops,
+        against=against,        prompt_gb_s=prompt.cost.memory_bytes / prompt_s / 1e9, gen_gops=gen.cost.linear_flops / gen_s / 1e9,
     )  # fmt: skip
+
+
+def _counting(speeds: list[float]) -> str:
+    count = sum(s >= SLOW for s in speeds)
+    return f"{len(speeds)}" if count == len(speeds) else f"{count} of {len(speeds)} (the cores were slow beside the others)"
 
 
 def render(report: MicroReport) -> str:
     """The report for people, one line a fact."""
     m, r = report.machine, report
     lines = [
-        f"{r.model}: {r.threads} threads, {r.isa} kernels, medians of {len(r.runs['prompt'])} runs",
+        f"{r.model}: {r.threads} threads, {r.isa} kernels,"
+        f" medians of {_counting(r.speeds['prompt'])} and {_counting(r.speeds['gen'])} runs",
         f"  prompt {r.prompt:>5}  {r.prompt_tok_s:9.1f} tok/s  {r.prompt_gops:7.1f} GOPS in linear layers"
         f" = {r.prompt_fraction_of_int8:4.0%} of int8 peak   roofline {r.predicted_prompt_tok_s:9.1f} tok/s ({r.prompt_bound})",
         f"  gen    {r.gen:>5}  {r.gen_tok_s:9.1f} tok/s  {r.gen_gb_s:7.1f} GB/s of weights and KV"
