@@ -1,6 +1,7 @@
 """`bench ab`: two servers under the same load in turns, A B B A, and what may be said of the difference. Orchestration only.
 
-Both sides get the same prompts in a round (new ones each round). A round's ratio is one observation: what disturbed both sides cancels.
+Both sides get the same prompts in a round, but for the salt that begins them (new ones each round). A round's ratio is one observation:
+what disturbed both sides cancels.
 """
 
 from __future__ import annotations

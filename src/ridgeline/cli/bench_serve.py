@@ -193,7 +193,7 @@ def peers(
 
 def client(
     streams: Annotated[str, typer.Option(metavar="N,N", help="So many streams at once.")] = "1,200",
-    rate: Annotated[float, typer.Option(metavar="R", help="Tokens per second of all streams together.")] = 1000.0,
+    rate: Annotated[float, typer.Option(metavar="R", help="Tokens per second of all streams together, at most 50 of each.")] = 1000.0,
     seconds: Annotated[float, typer.Option(metavar="S", help="Length of each check.")] = 5.0,
     json: args.Json = False,
 ) -> None:
