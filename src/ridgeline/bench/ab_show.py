@@ -17,8 +17,8 @@ from ridgeline.bench.stats import Ratio
 
 METHOD = (
     "each round runs both sides with the same prompts but for the mark that begins them, in turns A B, B A; the ratio of a round is one "
-    "observation; the interval is a bootstrap of the geometric mean over rounds, its tails widened for few rounds; no difference is claimed "
-    "when 1 lies inside"
+    "observation; the interval is a bootstrap of the geometric mean over rounds, its tails widened for few rounds; no difference is "
+    "claimed when 1 lies inside"
 )
 
 
