@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 from tests.cli.tiny_gguf import tiny_gguf
 
-from ridgeline.bench.batch import BatchOptions, Reply, Summary, Unreachable, clock_text, run
+from ridgeline.bench.batch import BatchOptions, Reply, Summary, Unreachable, run
 from ridgeline.bench.batch_journal import part_of
 from ridgeline.bench.batch_lines import Call, in_order, read_entries
 from ridgeline.bench.batch_url import UrlAnswerer
+from ridgeline.bench.record import clock_text
 from ridgeline.cli import main
 from ridgeline.errors import InternalError, UserError
 

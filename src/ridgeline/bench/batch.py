@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ridgeline.bench.batch_journal import Journal, is_good
 from ridgeline.bench.batch_lines import Call, Entry, in_order, read_call, read_entries
+from ridgeline.bench.record import clock_text
 from ridgeline.errors import InternalError
 
 BUSY = (429, 503)
@@ -268,12 +269,3 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def clock_text(seconds: float) -> str:
-    """1h 02m, 3m 20s, 12 s"""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"

@@ -15,14 +15,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from ridgeline.bench.batch import clock_text
 from ridgeline.bench.engines_process import die_with_parent, last_line
 from ridgeline.bench.ladder_cell import predict
 from ridgeline.bench.ladder_numbers import Numbers, numbers, numbers_from
 from ridgeline.bench.ladder_plan import RUNGS, Load, Rung, options_of, prompts
 from ridgeline.bench.ladder_state import LadderState
 from ridgeline.bench.machine_load import LIMIT
-from ridgeline.bench.record import now
+from ridgeline.bench.record import clock_text, now
 from ridgeline.engine.loader import open_model
 from ridgeline.engine.words import open_words
 from ridgeline.errors import UserError, one_of, within

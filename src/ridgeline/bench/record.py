@@ -30,6 +30,15 @@ def machine_name() -> str:
     return f"{model}, {os.cpu_count()} CPUs, {platform.node()}"
 
 
+def clock_text(seconds: float) -> str:
+    """1h 02m, 3m 20s, 12 s"""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
+
+
 def command_line() -> str:
     """This process as it was typed, for a shell; a key is not told."""
     words = sys.argv[1:]

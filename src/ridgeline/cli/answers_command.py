@@ -12,10 +12,6 @@ import ridgeline.planner.units as units
 from ridgeline.planner.ledger import offer
 
 
-def _count(name: str, help_: str) -> Any:
-    return typer.Option(name, parser=args.count(name), metavar="N", help=help_)
-
-
 def _usd(name: str, help_: str) -> Any:
     return typer.Option(name, parser=lambda text: units.usd(text, name), metavar="USD", help=help_)
 
@@ -25,19 +21,19 @@ def _offer(name: str, help_: str) -> Any:
 
 
 def cost(
-    training_tokens: Annotated[int | None, _count("--training-tokens", "Tokens that training took: 32000g.")] = None,
+    training_tokens: Annotated[int | None, args.number("--training-tokens", "Tokens that training took: 32000g.")] = None,
     training_usd: Annotated[Decimal | None, _usd("--training-usd", "What training cost: 4.6M.")] = None,
-    tokens_per_day: Annotated[int | None, _count("--tokens-per-day", "Tokens served: 8600g.")] = None,
+    tokens_per_day: Annotated[int | None, args.number("--tokens-per-day", "Tokens served: 8600g.")] = None,
     usd_per_mtok: Annotated[Decimal | None, _usd("--usd-per-mtok", "Price of a million tokens.")] = None,
-    queries_per_day: Annotated[int | None, _count("--queries-per-day", "Queries of a search engine, say.")] = None,
-    tokens_per_query: Annotated[int | None, _count("--tokens-per-query", "Tokens of one query, prompt and answer.")] = None,
+    queries_per_day: Annotated[int | None, args.number("--queries-per-day", "Queries of a search engine, say.")] = None,
+    tokens_per_query: Annotated[int | None, args.number("--tokens-per-query", "Tokens of one query, prompt and answer.")] = None,
     ceiling: Annotated[Decimal | None, _usd("--ceiling", "The most a query may cost.")] = None,
     provider: Annotated[list[Any] | None, _offer("--provider", "A provider's USD per million tokens; several times.")] = None,
     own: Annotated[Any, _offer("--own", "Ours, as `plan --rate` prints them by kind.")] = None,
-    prompt: Annotated[int, _count("--prompt", "With --provider: tokens of a prompt.")] = 2048,
-    cached: Annotated[int, _count("--cached", "Of them found in the prefix cache.")] = 0,
-    output: Annotated[int, _count("--output", "Tokens of an answer.")] = 256,
-    requests_per_day: Annotated[int, _count("--requests-per-day", "For the month's bill.")] = 100_000,
+    prompt: Annotated[int, args.number("--prompt", "With --provider: tokens of a prompt.")] = 2048,
+    cached: Annotated[int, args.number("--cached", "Of them found in the prefix cache.")] = 0,
+    output: Annotated[int, args.number("--output", "Tokens of an answer.")] = 256,
+    requests_per_day: Annotated[int, args.number("--requests-per-day", "For the month's bill.")] = 100_000,
     json: args.Json = False,
 ) -> None:
     """Training against serving, a query against a ceiling, our price beside those of providers. Each sum whose inputs are given.
@@ -70,7 +66,7 @@ def numbers(json: args.Json = False) -> None:
 
 def scorecard(
     device: Annotated[str, typer.Option(metavar="NAME", help="A device of `ridgeline hardware`.")] = "H100 SXM 80GB",
-    context: Annotated[int, _count("--context", "Tokens held per sequence.")] = 32768,
+    context: Annotated[int, args.number("--context", "Tokens held per sequence.")] = 32768,
     weight_dtype: Annotated[str, typer.Option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int4 ...")] = "bf16",
     kv_dtype: Annotated[str, typer.Option("--kv-dtype", metavar="DTYPE", help="bf16, fp8, int8 ...")] = "bf16",
     json: args.Json = False,
@@ -90,7 +86,7 @@ def scorecard(
 def templates(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="chatbot, copilot, rag or gateway. Left out: a list.")] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="A device of `ridgeline hardware`.")] = "H100 SXM 80GB",
-    users: Annotated[int | None, _count("--users", "Users a day, instead of the template's.")] = None,
+    users: Annotated[int | None, args.number("--users", "Users a day, instead of the template's.")] = None,
     price: Annotated[
         Decimal | None,
         typer.Option("--price", parser=lambda text: units.usd_per_hour(text, "--price"), metavar="USD/h", help="Of one device."),

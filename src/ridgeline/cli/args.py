@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+import ridgeline.planner.units as units
 from ridgeline.options import Options, make_options, parse_count, parse_size
 
 
 def count(name: str) -> Callable[[str], int]:
     return lambda text: parse_count(text, name=name)
+
+
+def counts(name: str, text: str) -> tuple[int, ...]:
+    """1,4,16 or 512,2k"""
+    return tuple(parse_count(part, name=name) for part in text.split(","))
+
+
+def number(name: str, help_: str) -> Any:
+    """The option of a whole number: 4096 or 4k."""
+    return typer.Option(name, parser=count(name), metavar="N", help=help_)
+
+
+def duration(name: str, help_: str) -> Any:
+    """The option of a time: 500ms, 0.5s, 2min."""
+    return typer.Option(name, parser=lambda text: units.seconds(text, name), metavar="TIME", help=help_)
 
 
 def size(name: str) -> Callable[[str], int]:

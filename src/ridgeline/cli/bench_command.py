@@ -46,13 +46,21 @@ def bench_micro(
       ridgeline bench micro smollm2 --prompt 512 --gen 128 --threads 2 --repeat 5 --json
       ridgeline bench micro ./model.gguf --against ~/llama.cpp/build/bin/llama-bench
     """
-    from ridgeline.cli.bench import micro
+    from ridgeline import __version__
+    from ridgeline.bench.micro import MicroOptions, render, run
+    from ridgeline.bench.micro_report import document
+    from ridgeline.bench.report_json import to_json
+    from ridgeline.cli.output import note, print_json
 
     options = args.load_options(
         model, max_model_len=max(1, prompt + gen), threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size,
         backend="cpu", isa=isa,
     )  # fmt: skip
-    micro(options, prompt=prompt, gen=gen, repeat=repeat, ops=ops, against=against, as_json=json)
+    report = run(MicroOptions(options, prompt, gen, repeat, ops, against), note)
+    if json:
+        print_json(report.as_json() | {"report": to_json(document(report, __version__))})
+    else:
+        print(render(report))
 
 
 @bench.command("engine")
@@ -88,8 +96,8 @@ def bench_engine(
       ridgeline bench engine smollm2 --scenario decode --against ~/llama.cpp/build/bin/llama-batched-bench
       ridgeline bench engine smollm2 --scenario branch --trace branch.json --json
     """
-    from ridgeline.bench.engine import SCENARIOS, EngineBenchOptions
-    from ridgeline.cli.bench import engine
+    from ridgeline.bench.engine import SCENARIOS, EngineBenchOptions, render, run
+    from ridgeline.cli.output import note, print_json
 
     options = args.load_options(
         model, max_model_len=None, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu", isa=isa,
@@ -98,7 +106,11 @@ def bench_engine(
     asked = EngineBenchOptions(
         options, tuple(scenario or SCENARIOS), seqs, prompt, gen, repeat, against, tuple(against_model or ()), trace  # type: ignore[arg-type]
     )  # fmt: skip
-    engine(asked, as_json=json)
+    report = run(asked, note)
+    if json:
+        print_json(report.as_json())
+    else:
+        print(render(report))
 
 
 @bench.command("accuracy")
@@ -121,12 +133,17 @@ def bench_accuracy(
     """
     from pathlib import Path
 
-    from ridgeline.cli.bench import accuracy
+    from ridgeline.bench.accuracy import AccuracyOptions, render, run
+    from ridgeline.cli.output import note, print_json
 
     options = args.load_options(
         model, max_model_len=max(1, window), threads=threads, kv_cache_dtype="auto", block_size=block_size, backend="cpu", isa=isa
     )
-    accuracy(options, text=None if text is None else Path(text), positions=positions, window=window, as_json=json)
+    report = run(AccuracyOptions(options, None if text is None else Path(text), positions, window), note)
+    if json:
+        print_json(report.as_json())
+    else:
+        print(render(report))
 
 
 @bench.command("lengths")
@@ -147,14 +164,22 @@ def bench_lengths(
       ridgeline bench lengths smollm2
       ridgeline bench lengths smollm2 --lengths 128,512,2k,8k --json
     """
-    from ridgeline.cli.bench import lengths as measure
+    from ridgeline import __version__
+    from ridgeline.bench.lengths import LengthOptions, render, run
+    from ridgeline.bench.lengths_report import document
+    from ridgeline.bench.report_json import to_json
+    from ridgeline.cli.output import note, print_json
 
-    tokens = tuple(args.count("--lengths")(part) for part in lengths.split(","))
+    tokens = args.counts("--lengths", lengths)
     options = args.load_options(
         model, max_model_len=max(64, *tokens) + 1, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu",
         isa=isa,
     )  # fmt: skip
-    measure(options, tokens, repeat=repeat, as_json=json)
+    report = run(LengthOptions(options, tokens, repeat), note)
+    if json:
+        print_json(report.as_json() | {"report": to_json(document(report, __version__))})
+    else:
+        print(render(report))
 
 
 bench.command("report")(report)

@@ -42,8 +42,7 @@ def spec(
         model, max_model_len=None, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu", isa=isa,
         speculative_config=speculative_config,
     )  # fmt: skip
-    numbers = tuple(args.count("--drafts")(part) for part in drafts.split(","))
-    report = run(SpecBenchOptions(options, numbers, tuple(domain or DOMAINS), gen, repeat, temperature), note)
+    report = run(SpecBenchOptions(options, args.counts("--drafts", drafts), tuple(domain or DOMAINS), gen, repeat, temperature), note)
     if json:
         print_json(report.as_json())
     else:

@@ -9,15 +9,6 @@ from typing import Annotated, Any
 import typer
 
 import ridgeline.cli.args as args
-import ridgeline.planner.units as units
-
-
-def _count(name: str, help_: str) -> Any:
-    return typer.Option(name, parser=args.count(name), metavar="N", help=help_)
-
-
-def _time(name: str, help_: str) -> Any:
-    return typer.Option(name, parser=lambda text: units.seconds(text, name), metavar="TIME", help=help_)
 
 
 def _load(preset: str, given: dict[str, int | None]) -> Any:
@@ -40,19 +31,19 @@ def ladder(
         list[str] | None,
         typer.Option(metavar="NAME", help="Only these: transformers, one, static, continuous, prefix, kv_int8, ngram; several times."),
     ] = None,
-    rounds: Annotated[int, _count("--rounds", "Every rung so often, in turns; medians count.")] = 1,
-    requests: Annotated[int | None, _count("--requests", "Prompts.")] = None,
-    shared: Annotated[int | None, _count("--shared", "Tokens that all prompts begin with.")] = None,
-    own: Annotated[int | None, _count("--own", "Tokens of each prompt's own.")] = None,
-    output: Annotated[int | None, _count("--output", "Tokens of each answer.")] = None,
-    slots: Annotated[int | None, _count("--slots", "Sequences at once.")] = None,
+    rounds: Annotated[int, args.number("--rounds", "Every rung so often, in turns; medians count.")] = 1,
+    requests: Annotated[int | None, args.number("--requests", "Prompts.")] = None,
+    shared: Annotated[int | None, args.number("--shared", "Tokens that all prompts begin with.")] = None,
+    own: Annotated[int | None, args.number("--own", "Tokens of each prompt's own.")] = None,
+    output: Annotated[int | None, args.number("--output", "Tokens of each answer.")] = None,
+    slots: Annotated[int | None, args.number("--slots", "Sequences at once.")] = None,
     transformers_python: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A Python that has torch and transformers, for the first rung.")
     ] = None,
     transformers_dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16.")] = "float32",
-    transformers_requests: Annotated[int, _count("--transformers-requests", "That rung answers the first N prompts only; 0: all.")] = 0,
-    seconds: Annotated[float | None, _time("--seconds", "Begin no cell after that; the same command goes on.")] = None,
-    retries: Annotated[int, _count("--retries", "Measure a cell again, so often, while others had over 5% of the CPUs.")] = 2,
+    transformers_requests: Annotated[int, args.number("--transformers-requests", "It answers the first N prompts only; 0: all.")] = 0,
+    seconds: Annotated[float | None, args.duration("--seconds", "Begin no cell after that; the same command goes on.")] = None,
+    retries: Annotated[int, args.number("--retries", "Measure a cell again, so often, while others had over 5% of the CPUs.")] = 2,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew, whatever --dir holds.")] = False,
     json: args.Json = False,
     threads: args.Threads = None,

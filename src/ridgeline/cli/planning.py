@@ -17,10 +17,6 @@ def _option(parser: Callable[[str, str], Any], name: str, metavar: str, help_: s
     return typer.Option(name, parser=lambda text: parser(text, name), metavar=metavar, help=help_)
 
 
-def _count(name: str, help_: str) -> Any:
-    return typer.Option(name, parser=args.count(name), metavar="N", help=help_)
-
-
 PlanModel = Annotated[str, typer.Argument(metavar="MODEL", help="A model of `ridgeline models`, a .gguf file, a folder or a config.json.")]
 Device = Annotated[str | None, typer.Option(metavar="NAME", help="A device of `ridgeline hardware`. Left out: all are tried.")]
 ThisHost = Annotated[bool, typer.Option("--this-host", help="This machine, with its measured ceilings.")]
@@ -31,12 +27,12 @@ HardwareFile = Annotated[
     typer.Option("--hardware-file", envvar="RIDGELINE_HARDWARE", metavar="CSV", help="Rows that replace or extend the table."),
 ]
 PresetName = Annotated[str | None, typer.Option("--preset", metavar="NAME", help="premium-chat, async-agent or batch.")]
-Context = Annotated[int | None, _count("--context", "Tokens held per sequence; the prompt, for TTFT and --rate. Default 4096.")]
-Output = Annotated[int | None, _count("--output", "Tokens generated per request. Default 256.")]
-Users = Annotated[int | None, _count("--users", "Sequences at once over all replicas.")]
-Batch = Annotated[int | None, _count("--batch", "Sequences at once on a replica; numbers are given whether they fit or not.")]
+Context = Annotated[int | None, args.number("--context", "Tokens held per sequence; the prompt, for TTFT and --rate. Default 4096.")]
+Output = Annotated[int | None, args.number("--output", "Tokens generated per request. Default 256.")]
+Users = Annotated[int | None, args.number("--users", "Sequences at once over all replicas.")]
+Batch = Annotated[int | None, args.number("--batch", "Sequences at once on a replica; numbers are given whether they fit or not.")]
 Rate = Annotated[float | None, _option(units.per_second, "--rate", "N/s", "Requests that arrive: 5/s, 300/min.")]
-Cached = Annotated[int, _count("--cached", "With --rate: prompt tokens found in the prefix cache.")]
+Cached = Annotated[int, args.number("--cached", "With --rate: prompt tokens found in the prefix cache.")]
 Ttft = Annotated[float | None, _option(units.seconds, "--ttft", "TIME", "Promise: time to first token, e.g. 500ms.")]
 Itl = Annotated[float | None, _option(units.seconds, "--itl", "TIME", "Promise: time between tokens, e.g. 30ms.")]
 Price = Annotated[Decimal | None, _option(units.usd_per_hour, "--price", "USD/h", "Of one device: 2.69/h. Default: the table's.")]
@@ -44,22 +40,22 @@ Utilization = Annotated[Decimal | None, _option(units.fraction, "--utilization",
 WeightDtype = Annotated[str | None, typer.Option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int8, int4, nf4, mxfp4, q4_k ...")]
 _KV_HELP = "bf16, f32, f16, fp8, int8, int4, q8_0, q4_0; int8/int4: of keys, of values."
 KvDtype = Annotated[str | None, typer.Option("--kv-dtype", metavar="DTYPE", help=_KV_HELP)]
-KvHeads = Annotated[int | None, _count("--kv-heads", "Replace the model's number of KV heads.")]
+KvHeads = Annotated[int | None, args.number("--kv-heads", "Replace the model's number of KV heads.")]
 WeightsBytes = Annotated[float | None, _option(units.byte_count, "--weights-bytes", "SIZE", "All weights: 14.0e9, 14GB.")]
 Bandwidth = Annotated[float | None, _option(units.bandwidth, "--bandwidth", "RATE", "Of memory, per device: 2.0TB/s.")]
 Memory = Annotated[float | None, _option(units.byte_count, "--memory", "SIZE", "Of one device: 192e9, 80GB.")]
 Overhead = Annotated[Any, _option(units.share_or_bytes, "--overhead-bytes", "SIZE", "Kept free per device: 8GB or 10%.")]
 Math = Annotated[str | None, typer.Option("--math", metavar="TYPE", help="Linear layers compute in bf16, fp8, int8 or fp4.")]
-Tp = Annotated[int, _count("--tp", "Tensor-parallel devices.")]
-Pp = Annotated[int, _count("--pp", "Pipeline stages.")]
-Replicas = Annotated[int, _count("--replicas", "Copies that serve side by side.")]
+Tp = Annotated[int, args.number("--tp", "Tensor-parallel devices.")]
+Pp = Annotated[int, args.number("--pp", "Pipeline stages.")]
+Replicas = Annotated[int, args.number("--replicas", "Copies that serve side by side.")]
 Ideal = Annotated[bool, typer.Option("--ideal", help="The lecture's arithmetic: every parameter once, efficiency one, no rest.")]
 IgnoreWindow = Annotated[bool, typer.Option("--ignore-window", help="As an engine that keeps every token in every layer.")]
 Draft = Annotated[str | None, typer.Option(metavar="MODEL", help="A draft model, or self, for speculation: its bytes are counted too.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show each formula with these numbers in it.")]
 MaybeModel = Annotated[str | None, typer.Argument(metavar="MODEL", help="As in `ridgeline models`, or a .gguf, a folder, a config.json.")]
 Page = Annotated[bool, typer.Option("--page", help="Serve the planner page on this machine and print its address.")]
-Port = Annotated[int, _count("--port", "Of --page; 0 takes a free one.")]
+Port = Annotated[int, args.number("--port", "Of --page; 0 takes a free one.")]
 Open = Annotated[bool, typer.Option("--open", help="Of --page: open it in the browser.")]
 
 
@@ -130,25 +126,25 @@ def simulate(
     this_host: Annotated[bool, typer.Option("--this-host", help="This machine, as calibrated.")] = False,
     workload: Annotated[str, typer.Option("--workload", metavar="NAME", help="poisson, closed, bursts or agents.")] = "poisson",
     trace_in: Annotated[Path | None, typer.Option("--trace-in", metavar="FILE", help="Arrivals: one JSON object a line.")] = None,
-    requests: Annotated[int, _count("--requests", "Requests in all (sessions, for agents).")] = 200,
+    requests: Annotated[int, args.number("--requests", "Requests in all (sessions, for agents).")] = 200,
     rate: Annotated[float | None, _option(units.per_second, "--rate", "N/s", "Arrivals: 5/s, 300/min. Default 5/s.")] = None,
-    users: Annotated[int, _count("--users", "Of a closed loop.")] = 16,
-    burst: Annotated[int, _count("--burst", "Requests of a burst.")] = 8,
-    turns: Annotated[int, _count("--turns", "Turns of an agent's session.")] = 4,
+    users: Annotated[int, args.number("--users", "Of a closed loop.")] = 16,
+    burst: Annotated[int, args.number("--burst", "Requests of a burst.")] = 8,
+    turns: Annotated[int, args.number("--turns", "Turns of an agent's session.")] = 4,
     think: Annotated[float | None, _option(units.seconds, "--think", "TIME", "Between turns. Default 1s.")] = None,
-    prompt: Annotated[int, _count("--prompt", "Tokens of a prompt.")] = 512,
-    output: Annotated[int, _count("--output", "Tokens generated.")] = 128,
+    prompt: Annotated[int, args.number("--prompt", "Tokens of a prompt.")] = 512,
+    output: Annotated[int, args.number("--output", "Tokens generated.")] = 128,
     spread: Annotated[float, typer.Option("--spread", metavar="SHARE", help="Lengths vary by this share, up and down.")] = 0.5,
-    prefix: Annotated[int, _count("--prefix", "Tokens that all prompts share (an agent's system prompt).")] = 0,
-    seed: Annotated[int, _count("--seed", "Same seed, same run.")] = 0,
-    max_num_seqs: Annotated[int, _count("--max-num-seqs", "Sequences in a step.")] = 64,
+    prefix: Annotated[int, args.number("--prefix", "Tokens that all prompts share (an agent's system prompt).")] = 0,
+    seed: Annotated[int, args.number("--seed", "Same seed, same run.")] = 0,
+    max_num_seqs: Annotated[int, args.number("--max-num-seqs", "Sequences in a step.")] = 64,
     max_num_batched_tokens: Annotated[
-        int | None, _count("--max-num-batched-tokens", "Tokens in a step. Default 2048; 512 on --this-host.")
+        int | None, args.number("--max-num-batched-tokens", "Tokens in a step. Default 2048; 512 on --this-host.")
     ] = None,
     router: Annotated[str, typer.Option("--router", metavar="NAME", help="round-robin, least-loaded or prefix.")] = "round-robin",
     prefix_cache: Annotated[str, typer.Option("--prefix-cache", metavar="NAME", help="radix, hash or off.")] = "radix",
     batching: Annotated[str, typer.Option("--batching", metavar="NAME", help="continuous, static or both.")] = "continuous",
-    kv_blocks: Annotated[int | None, _count("--kv-blocks", "Blocks of 16 tokens. Default: what memory leaves.")] = None,
+    kv_blocks: Annotated[int | None, args.number("--kv-blocks", "Blocks of 16 tokens. Default: what memory leaves.")] = None,
     trace_out: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write a Perfetto trace.")] = None,
     html_out: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report: Gantt, KV usage, CDFs, tables.")] = None,
     tp: Tp = 1, replicas: Replicas = 1, ttft: Ttft = None, itl: Itl = None, price: Price = None,

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import ridgeline.cli.args as args
-import ridgeline.planner.units as units
-
-
-def _count(name: str) -> Any:
-    return args.count(name)
-
-
-def _seconds(name: str) -> Any:
-    return lambda text: units.seconds(text, name)
 
 
 def predict(
@@ -24,23 +15,12 @@ def predict(
     file: Annotated[Path, typer.Option("--file", metavar="FILE", help="Predictions and measurements, kept as JSON.")] = Path(
         "predicted.json"
     ),
-    prompt: Annotated[
-        list[int] | None,
-        typer.Option(parser=_count("--prompt"), metavar="N", help="Tokens of a prompt; several times. Default: 128, 1024."),
-    ] = None,
-    users: Annotated[
-        list[int] | None,
-        typer.Option(parser=_count("--users"), metavar="N", help="Requests at once; several times. Default: 1, 4, 16, 32."),
-    ] = None,
-    output: Annotated[int, typer.Option(parser=_count("--output"), metavar="N", help="Tokens of an answer.")] = 64,
-    repeat: Annotated[int, typer.Option(parser=_count("--repeat"), metavar="N", help="Measurements of a cell; medians count.")] = 1,
-    cell: Annotated[
-        float | None,
-        typer.Option(parser=_seconds("--cell"), metavar="TIME", help="Predicted time of a cell, at least one wave. Default 10s."),
-    ] = None,
-    seconds: Annotated[
-        float | None, typer.Option(parser=_seconds("--seconds"), metavar="TIME", help="Stop measuring then; go on by the same command.")
-    ] = None,
+    prompt: Annotated[list[int] | None, args.number("--prompt", "Tokens of a prompt; several times. Default: 128, 1024.")] = None,
+    users: Annotated[list[int] | None, args.number("--users", "Requests at once; several times. Default: 1, 4, 16, 32.")] = None,
+    output: Annotated[int, args.number("--output", "Tokens of an answer.")] = 64,
+    repeat: Annotated[int, args.number("--repeat", "Measurements of a cell; medians count.")] = 1,
+    cell: Annotated[float | None, args.duration("--cell", "Predicted time of a cell, at least one wave. Default 10s.")] = None,
+    seconds: Annotated[float | None, args.duration("--seconds", "Stop measuring then; go on by the same command.")] = None,
     predict_only: Annotated[bool, typer.Option("--predict-only", help="Write the predictions down and measure nothing.")] = False,
     json: args.Json = False,
     threads: args.Threads = None,
@@ -82,9 +62,9 @@ def predict(
 def feel(
     model: args.Model,
     lengths: Annotated[str, typer.Option("--lengths", metavar="N,N,...", help="Tokens of the prompts, rising.")] = "128,512,1024,2048",
-    users: Annotated[int, typer.Option(parser=_count("--users"), metavar="N", help="People who ask at the same moment.")] = 5,
-    prompt: Annotated[int, typer.Option(parser=_count("--prompt"), metavar="N", help="Tokens of each one's prompt.")] = 256,
-    output: Annotated[int, typer.Option(parser=_count("--output"), metavar="N", help="Tokens of each one's answer.")] = 64,
+    users: Annotated[int, args.number("--users", "People who ask at the same moment.")] = 5,
+    prompt: Annotated[int, args.number("--prompt", "Tokens of each one's prompt.")] = 256,
+    output: Annotated[int, args.number("--output", "Tokens of each one's answer.")] = 64,
     json: args.Json = False,
     threads: args.Threads = None,
     kv_cache_dtype: args.KvCacheDtype = "auto",
@@ -99,7 +79,7 @@ def feel(
     from ridgeline.bench.feel import FeelOptions, render, run
     from ridgeline.cli.output import note, print_json
 
-    sizes = tuple(_count("--lengths")(part) for part in lengths.split(","))
+    sizes = args.counts("--lengths", lengths)
     options = args.load_options(
         model, max_model_len=max(2, *(n + 1 for n in sizes), prompt + output), threads=threads, kv_cache_dtype=kv_cache_dtype,
         block_size=16, backend="cpu", isa="auto", max_num_seqs=max(1, users),

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import ridgeline.cli.args as args
 
 
-def _count(name: str, help_: str) -> Any:
-    return typer.Option(name, parser=args.count(name), metavar="N", help=help_)
-
-
 def prefix(
     model: args.Model,
-    requests: Annotated[int, _count("--requests", "Requests, one after the other.")] = 10,
-    shared: Annotated[int, _count("--shared", "Tokens that all begin with.")] = 1000,
-    own: Annotated[int, _count("--own", "Tokens of each one's own, about.")] = 16,
-    output: Annotated[int, _count("--output", "Tokens of an answer.")] = 8,
+    requests: Annotated[int, args.number("--requests", "Requests, one after the other.")] = 10,
+    shared: Annotated[int, args.number("--shared", "Tokens that all begin with.")] = 1000,
+    own: Annotated[int, args.number("--own", "Tokens of each one's own, about.")] = 16,
+    output: Annotated[int, args.number("--output", "Tokens of an answer.")] = 8,
     json: args.Json = False,
     threads: args.Threads = None,
     kv_cache_dtype: args.KvCacheDtype = "auto",
