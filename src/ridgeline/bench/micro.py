@@ -233,13 +233,15 @@ def _report(
         prompt_fraction_of_int8=gops / machine.int8_gops, gen_fraction_of_read=gb_s / machine.read_gb_s,
         predicted_prompt_tok_s=bench.asked.prompt / prompt.lower_s, predicted_gen_tok_s=bench.asked.gen / gen.lower_s,
         prompt_bound=prompt.bound, gen_bound=gen.bound, machine=machine, load_before=load, runs=runs, speeds=speeds, ops=ops,
-        against=against,        prompt_gb_s=prompt.cost.memory_bytes / prompt_s / 1e9, gen_gops=gen.cost.linear_flops / gen_s / 1e9,
+        against=against, prompt_gb_s=prompt.cost.memory_bytes / prompt_s / 1e9, gen_gops=gen.cost.linear_flops / gen_s / 1e9,
     )  # fmt: skip
 
 
 def _counting(speeds: list[float]) -> str:
     count = sum(s >= SLOW for s in speeds)
-    return f"{len(speeds)}" if count == len(speeds) else f"{count} of {len(speeds)} (the cores were slow beside the others)"
+    if count == len(speeds):
+        return str(count)
+    return f"{count} of {len(speeds)} (the cores were slow beside the others)" if count else f"{len(speeds)} (all beside slow cores)"
 
 
 def render(report: MicroReport) -> str:
