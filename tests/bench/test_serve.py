@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 from tests.bench.fake_server import fake_server
@@ -319,8 +321,17 @@ def test_failures_weaken_a_comparison_and_it_is_said() -> None:
     assert any("2 of 5 requests of b failed (HTTP 500)" in r for r in remarks) and any("1 rounds say nothing" in r for r in remarks)
 
 
-def test_sigterm_ends_the_engine(tmp_path: Path) -> None:
-    """A benchmark that is told to end takes its engine with it, one that ignores SIGTERM included."""
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(("told", "code_"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_benchmark_that_ends_takes_its_engine_with_it(tmp_path: Path, told: signal.Signals, code_: int) -> None:
+    """One that ignores SIGTERM included."""
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
@@ -336,8 +347,10 @@ def test_sigterm_ends_the_engine(tmp_path: Path) -> None:
     ours = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
     assert ours.stdout is not None
     pid = int(ours.stdout.readline())
-    ours.terminate()
-    assert ours.wait(30) == 143
+    ours.send_signal(told)
+    assert ours.wait(30) == code_
     ours.stdout.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    until = monotonic() + 30
+    while alive(pid) and monotonic() < until:
+        sleep(0.01)
+    assert not alive(pid)
