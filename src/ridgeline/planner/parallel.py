@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, within
 from ridgeline.planner.facts import ModelFacts
 
 
@@ -21,9 +21,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "replicas"):
-            value = getattr(self, name)
-            if not 1 <= value <= 1 << 16:
-                raise UserError(f"--{name} is {value}, must be from 1 to {1 << 16}", field=f"--{name}", value=value, limit=(1, 1 << 16))
+            within(f"--{name}", getattr(self, name), 1, 1 << 16)
 
     @property
     def devices(self) -> int:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, one_of, within
 from ridgeline.planner.facts import ModelFacts
 from ridgeline.planner.formats import WeightFormat, kv_format_named, native_format, weight_format
 from ridgeline.planner.hardware import MATH_TYPES, Device, devices, find_device, workshop_devices
@@ -75,15 +75,12 @@ def check(args: Question) -> None:
         raise UserError("--device and --this-host exclude each other", field="--device", value=args.device, remedy="give one of them")
     for name, low in (("context", 1), ("output", 1), ("users", 1), ("batch", 1), ("cached", 0), ("kv_heads", 1), ("threads", 1)):
         value, most = getattr(args, name), MAX_THREADS if name == "threads" else MAX_TOKENS
-        if value is not None and not low <= value <= most:
-            option = "--" + name.replace("_", "-")
-            raise UserError(f"{option} is {value}, must be from {low} to {most}", field=option, value=value, limit=(low, most))
+        if value is not None:
+            within("--" + name.replace("_", "-"), value, low, most)
     if args.rate is not None and args.rate > MAX_RATE:
         raise UserError(f"--rate is {args.rate:g}/s, at most {MAX_RATE:g}/s is reckoned", field="--rate", value=args.rate, limit=MAX_RATE)
-    if args.math is not None and args.math not in MATH_TYPES:
-        raise UserError(
-            f"--math is {args.math!r}, must be one of {', '.join(MATH_TYPES)}", field="--math", value=args.math, limit=MATH_TYPES
-        )
+    if args.math is not None:
+        one_of("--math", args.math, MATH_TYPES)
 
 
 def preset_of(args: Question) -> Preset | None:
