@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MODEL ?= smollm2
-PROMPT ?= What is the capital of France, and which river runs through it?
+PROMPT ?= Why is the sky blue?
 FUZZ_MUTANTS ?= 5000
 # What a build depends on; Python files are part of the wheel as well.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find src -type f \( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.jinja' -o -name '*.csv' -o -name '*.typed' -o -path '*/page/*' \) | sort)
