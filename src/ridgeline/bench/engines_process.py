@@ -46,6 +46,7 @@ class Process:
                     self.line, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent
                 )
             except OSError as error:
+                log.unlink(missing_ok=True)
                 raise UserError(f"cannot start {shlex.join(self.line)}: {error}", field="--engine", value=self.line[0]) from None
 
     @property

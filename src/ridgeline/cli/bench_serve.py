@@ -22,7 +22,7 @@ _ARGS_HELP = "More options for the engine, as one text, e.g. '-fa on'."
 _WORKLOAD_HELP = "chat, rag, agents, long, code, batch, rl: each says what it is about."
 _TRACE_HELP = "JSONL of arrival, prompt_len, output_len (prefix_id, prefix_len): replayed as it is."
 _LOADS_HELP = "Closed loop: so many sessions at once, e.g. 1,4,16; 0 is all. Default: the workload's."
-_RATE_HELP = "Open loop: sessions per second, e.g. 0.5,1,2, whoever waits. Poisson."
+_RATE_HELP = "Open loop: sessions begin at so many a second (Poisson), answered or not, e.g. 0.5,1,2."
 _SWEEP_HELP = "Double the concurrency until the knee is passed."
 _SALT_HELP = "Begins every prompt, so that no run finds another's cache. Default: drawn anew and told."
 _INPUT_HELP = "Tokens of every prompt (beside what sessions share). Default: the workload's mix."
@@ -74,7 +74,7 @@ def serve(
     slo_tpot: Annotated[float | None, typer.Option(metavar="MS", help="Promise for TPOT. Default: the workload's.")] = None,
     max_seconds: Annotated[float, typer.Option(metavar="S", help=_LIMIT_HELP)] = 120.0,
     timeout: Annotated[float, typer.Option(metavar="S", help="A request that takes longer has failed.")] = 600.0,
-    warmup: Annotated[int, typer.Option(parser=args.count("--warmup"), metavar="N", help="Requests before the first cell.")] = 2,
+    warmup: Annotated[int, typer.Option(parser=args.count("--warmup"), metavar="N", help="Requests before the first cell, beside two that tell characters per token.")] = 2,
     repeats: Annotated[int, typer.Option(parser=args.count("--repeats"), metavar="N", help=_REPEATS_HELP)] = 2,
     endpoint: Annotated[str | None, typer.Option(metavar="NAME", help="chat or completions. Default: the workload's.")] = None,
     ignore_eos: Annotated[bool, typer.Option(help="Answers run to the workload's length, where the server can.")] = True,
