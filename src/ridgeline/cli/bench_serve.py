@@ -33,6 +33,7 @@ _LIMIT_HELP = "A cell begins no new session after so many seconds."
 _DIR_HELP = "Where llama-bench, llama-server and others lie (or a Python with openvino_genai); several times."
 _RESULTS_HELP = "Keeps rows of parts that were measured, and adds to them."
 _SIDE_HELP = "A URL, or ENGINE[=PROGRAM] with options for it, e.g. 'ridgeline --block-size 32'."
+_WARMUP_HELP = "Requests before the first cell, beside two that tell characters per token."
 _REPEATS_HELP = "More tries of a cell in which others took over 5% of the CPUs."
 
 
@@ -74,7 +75,7 @@ def serve(
     slo_tpot: Annotated[float | None, typer.Option(metavar="MS", help="Promise for TPOT. Default: the workload's.")] = None,
     max_seconds: Annotated[float, typer.Option(metavar="S", help=_LIMIT_HELP)] = 120.0,
     timeout: Annotated[float, typer.Option(metavar="S", help="A request that takes longer has failed.")] = 600.0,
-    warmup: Annotated[int, typer.Option(parser=args.count("--warmup"), metavar="N", help="Requests before the first cell, beside two that tell characters per token.")] = 2,
+    warmup: Annotated[int, typer.Option(parser=args.count("--warmup"), metavar="N", help=_WARMUP_HELP)] = 2,
     repeats: Annotated[int, typer.Option(parser=args.count("--repeats"), metavar="N", help=_REPEATS_HELP)] = 2,
     endpoint: Annotated[str | None, typer.Option(metavar="NAME", help="chat or completions. Default: the workload's.")] = None,
     ignore_eos: Annotated[bool, typer.Option(help="Answers run to the workload's length, where the server can.")] = True,
