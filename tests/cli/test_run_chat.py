@@ -169,20 +169,31 @@ sys.exit(main({arguments!r}))
 """
 
 
+def interrupted(module: str, *arguments: str) -> int:
+    """The exit code when Ctrl-C comes as `module` is about to be imported; nothing may be said about it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    script = INTERRUPTED.format(module=module, arguments=list(arguments))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment, timeout=60)
+    assert done.stderr == done.stdout == b"", done
+    return done.returncode
+
+
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        *((name, ["--help"]) for name in ("ridgeline.cli.app", "typing", "dataclasses", "typer", "ridgeline.errors", "ridgeline.options")),
+        *((name, ["--help"]) for name in ("ridgeline.cli.app", "typer", "ridgeline.options")),
         *((name, ["run", "no.gguf", "hi"]) for name in ("ridgeline.cli.run", "numpy", "ridgeline.backends.cpu.native")),
+        ("ridgeline.cli.chat", ["chat", "no.gguf"]), ("ridgeline.cli.inspect", ["inspect", "no.gguf"]),
+        *((name, ["serve", "no.gguf", "--port", "0"]) for name in ("ridgeline.cli.serve", "ridgeline.server.keys")),
     ],
 )  # fmt: skip
-def test_ctrl_c_while_modules_are_imported_ends_quietly(module: str, arguments: list[str]) -> None:
-    """Nothing of ours is imported before `main` guards it. An interpreter that was stopped inside a text it ran (a dataclass in the
-    making) ends by the signal itself, which a shell shows as 130 too."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    script = INTERRUPTED.format(module=module, arguments=arguments)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment, timeout=60)
-    assert done.returncode in (130, -signal.SIGINT) and done.stderr == b"" and done.stdout == b"", done.stderr
+def test_ctrl_c_while_a_command_starts_ends_it_quietly(module: str, arguments: list[str]) -> None:
+    assert interrupted(module, *arguments) == 130
+
+
+def test_ctrl_c_before_that_is_quiet_too() -> None:
+    """An interpreter that was stopped inside a text it ran (a dataclass in the making) ends by the signal: to a shell, 130 too."""
+    assert interrupted("ridgeline.cli.start", "--help") in (130, -signal.SIGINT)
 
 
 def test_a_reader_that_goes_away_is_no_drama(tmp_path: Path) -> None:

@@ -18,7 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Every failure is one plain line on stderr; RIDGELINE_DEBUG=1 adds the traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        from ridgeline.cli.app import app
+        from ridgeline.cli.start import starting
+
+        with starting():
+            from ridgeline.cli.app import app
 
         code = app(args=given, prog_name="ridgeline", standalone_mode=False)
         sys.stdout.flush()

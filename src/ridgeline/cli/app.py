@@ -13,6 +13,7 @@ import ridgeline.cli.planning as planning
 from ridgeline.cli.bench_command import bench
 from ridgeline.cli.blocks_command import blocks
 from ridgeline.cli.serve_command import serve
+from ridgeline.cli.start import starting
 
 app = typer.Typer(
     name="ridgeline", rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
@@ -87,8 +88,9 @@ def run(
       ridgeline run smollm2 "Tell a story." --temperature 0.8 --top-p 0.95 --seed 7
       ridgeline run smollm2 "Say yes." --json | jq .text
     """
-    from ridgeline.cli.run import answer
-    from ridgeline.types import SamplingParams
+    with starting():
+        from ridgeline.cli.run import answer
+        from ridgeline.types import SamplingParams
 
     params = SamplingParams(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,
@@ -131,8 +133,9 @@ def chat(
       ridgeline chat smollm2 --system "You answer in one sentence." --temperature 0
       ridgeline chat smollm2 --show-spec --temperature 0        see which words were guessed ahead
     """
-    from ridgeline.cli.chat import converse
-    from ridgeline.types import SamplingParams
+    with starting():
+        from ridgeline.cli.chat import converse
+        from ridgeline.types import SamplingParams
 
     params = SamplingParams(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, stop=tuple(stop or ())
@@ -168,7 +171,8 @@ def inspect(
       ridgeline inspect smollm2 --ops --batch 8 --past 1k    eight sequences that decode
       ridgeline inspect ./model.gguf --kernels --json
     """
-    from ridgeline.cli.inspect import Asked, show
+    with starting():
+        from ridgeline.cli.inspect import Asked, show
 
     options = args.load_options(
         model, max_model_len=max_model_len, threads=None, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu", isa=isa

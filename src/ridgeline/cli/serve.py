@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.cli.foreign import sort_out
 from ridgeline.cli.output import note, size
 from ridgeline.cli.serve_options import ServeOptions, serve_options
+from ridgeline.cli.start import starting
 
 _WARM_AFTER_S = 3.0
 
@@ -27,7 +28,7 @@ def run(given: Mapping[str, Any], config: str | None, typed: set[str], extra: li
     for line in sort_out(extra, given):
         note(f"note: {line}")
     options = serve_options(given, config, typed)
-    with ThreadPoolExecutor(1) as loader:
+    with starting(), ThreadPoolExecutor(1) as loader:
         loading = loader.submit(_load, options)
         from ridgeline.server.keys import load_keys
         from ridgeline.server.run import bind, raise_file_limit

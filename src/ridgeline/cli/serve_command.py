@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import ridgeline.cli.args as args
+from ridgeline.cli.start import starting
 
 _SEQS_HELP = "Most sequences computed at once."
 _BATCHED_HELP = "Most tokens of one step: the size of a prompt's chunks."
@@ -81,7 +82,8 @@ def serve(
       ridgeline serve smollm2 --config serve.yaml
       curl localhost:8000/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
     """
-    from ridgeline.cli.serve import run
+    with starting():
+        from ridgeline.cli.serve import run
 
     given = {k: v for k, v in context.params.items() if k not in ("config",)}
     raise typer.Exit(run(given, config, set(_typed(context)), list(context.args)))
