@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from ridgeline.bench.core_speed import CoreSpeed, Taken, counted, enough
 from ridgeline.bench.engine_facts import Facts, OverloadResult, ReuseResult, SamplesResult, SessionResult, lines
 from ridgeline.bench.engine_run import Ids, Job, Runner, Step, prompts, ttft_s
 from ridgeline.bench.machine_load import busy_warning
 from ridgeline.bench.peer import batched_command, batched_tok_s, find_binary
+from ridgeline.bench.probe import machine
 from ridgeline.bench.rates import Rates, branch_seconds
 from ridgeline.engine.loader import LoadedModel, load
 from ridgeline.errors import one_of, within
@@ -126,7 +129,8 @@ class OverheadResult:
 
 @dataclass(frozen=True)
 class EngineReport:
-    """Medians over the runs. load_before: runnable tasks of the last minute when it began; much above 0 the figures are others' work."""
+    """Medians over the runs that count; `runs` are all, `speeds` the cores' beside each (`core_speed`). load_before: runnable tasks of the
+    last minute when it began; much above 0 the figures are others' work."""
 
     model: str
     threads: int
@@ -142,6 +146,7 @@ class EngineReport:
     overload: OverloadResult | None = None
     session: SessionResult | None = None
     runs: dict[str, list[float]] = field(default_factory=dict)
+    speeds: dict[str, list[float]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -167,19 +172,34 @@ def run(asked: EngineBenchOptions, say: Say = lambda line: None) -> EngineReport
     if asked.trace is not None:
         bench.write_trace(asked.trace)
     isa = str(getattr(model.program, "isa", model.plan.isa))
-    return EngineReport(model.plan.model, model.plan.threads, isa, asked.repeat, busy, runs=bench.runs, **found)
+    runs = {name: [t.value for t in taken] for name, taken in bench.taken.items()}
+    speeds = {name: [t.speed for t in taken] for name, taken in bench.taken.items()}
+    return EngineReport(model.plan.model, model.plan.threads, isa, asked.repeat, busy, runs=runs, speeds=speeds, **found)
 
 
 class _Bench:
     def __init__(self, asked: EngineBenchOptions, model: LoadedModel, peer: str | None, say: Say) -> None:
         self.asked, self.model, self.peer, self.say = asked, model, peer, say
         self.vocab = model.limits.vocab
-        self.runs: dict[str, list[float]] = {}
+        self.taken: dict[str, list[Taken[float]]] = {}
+        self._speed = CoreSpeed(machine(model.plan.threads, str(getattr(model.program, "isa", "auto"))))
         self._last: Runner | None = None
 
-    def _note(self, name: str, value: float) -> float:
-        self.runs.setdefault(name, []).append(value)
-        return value
+    def _note(self, measure: Callable[[], Mapping[str, float]]) -> None:
+        """Runs it beside the cores' speed and keeps what it gave."""
+        taken = self._speed.beside(measure)
+        for name, value in taken.value.items():
+            self.taken.setdefault(name, []).append(Taken(value, taken.speed))
+
+    def _wanted(self, *names: str) -> Iterator[int]:
+        """Numbers of the turns until enough of each count."""
+        turn = 0
+        while not all(enough(self.taken.get(name, ()), self.asked.repeat) for name in names):
+            yield turn
+            turn += 1
+
+    def _median(self, name: str) -> float:
+        return median(counted(self.taken[name]))
 
     def _runner(self, *, reuse: bool = True, paced: bool = False) -> Runner:
         cache: CachePolicy = "radix" if reuse else "off"
@@ -197,26 +217,32 @@ class _Bench:
         steps = runner.run(jobs)
         return steps, perf_counter() - start
 
+    def _decode_figures(self, seed: int) -> dict[str, float]:
+        a = self.asked
+        steps, seconds = self._decode_once(a.seqs, a.gen, seed)
+        pure = [s for s in steps if s.decodes == a.seqs and s.chunk == 0]
+        reading = [s for s in steps if s.chunk and not s.decodes] or steps
+        return {
+            "decode_tok_s": a.seqs * len(pure) / sum(s.seconds for s in pure) if pure else 0.0, "total_tok_s": a.seqs * a.gen / seconds,
+            "prompt_tok_s": sum(s.chunk for s in reading) / sum(s.seconds for s in reading),
+        }  # fmt: skip
+
+    def _peer_figures(self, path: str) -> dict[str, float]:
+        return {f"peer_tok_s {path}": batched_tok_s(self._peer_command(path), self.asked.seqs, self.asked.gen)}
+
     def decode(self) -> DecodeResult:
         a = self.asked
         self._decode_once(2, 4, 0)  # pages, scratch memory
-        for i in range(a.repeat):
-            steps, seconds = self._decode_once(a.seqs, a.gen, i)
-            pure = [s for s in steps if s.decodes == a.seqs and s.chunk == 0]
-            reading = [s for s in steps if s.chunk and not s.decodes] or steps
-            self._note("decode_tok_s", a.seqs * len(pure) / sum(s.seconds for s in pure) if pure else 0.0)
-            self._note("total_tok_s", a.seqs * a.gen / seconds)
-            self._note("prompt_tok_s", sum(s.chunk for s in reading) / sum(s.seconds for s in reading))
-            for path in self._peer_files():
-                self._note(f"peer_tok_s {path}", batched_tok_s(self._peer_command(path), a.seqs, a.gen))
-        ours = median(self.runs["decode_tok_s"])
-        peers = []
-        for path in self._peer_files():
-            theirs = median(self.runs[f"peer_tok_s {path}"])
+        files = self._peer_files()
+        for turn in self._wanted("decode_tok_s", *(f"peer_tok_s {path}" for path in files)):
+            self._note(partial(self._decode_figures, turn))
+            for path in files:
+                self._note(partial(self._peer_figures, path))
+        ours, peers = self._median("decode_tok_s"), []
+        for path in files:
+            theirs = self._median(f"peer_tok_s {path}")
             peers.append(PeerRate(path, theirs, ours / theirs, shlex.join(self._peer_command(path))))
-        return DecodeResult(
-            a.seqs, a.prompt, a.gen, ours, median(self.runs["total_tok_s"]), median(self.runs["prompt_tok_s"]), tuple(peers)
-        )
+        return DecodeResult(a.seqs, a.prompt, a.gen, ours, self._median("total_tok_s"), self._median("prompt_tok_s"), tuple(peers))
 
     def _peer_files(self) -> list[str]:
         """The same file where the peer can read it, then the others."""
@@ -230,38 +256,45 @@ class _Bench:
 
     def branch(self, shared: int = 1000, branches: int = 32, own: int = 64, gen: int = 96) -> BranchResult:
         branches = min(branches, self.model.plan.max_num_seqs)
-        for i in range(self.asked.repeat):
-            stem, tails = prompts(1, shared, self.vocab, 100 + i)[0], prompts(branches, own, self.vocab, 200 + i)
+        counts: dict[str, int] = {}
+
+        def once(jobs: list[Job], reuse: bool) -> dict[str, float]:
+            runner = self._runner(reuse=reuse)
+            start = perf_counter()
+            runner.run(jobs)
+            if reuse:
+                counts.update(runner.core.state.counts)
+            return {"branch_s" if reuse else "branch_off_s": perf_counter() - start}
+
+        for turn in self._wanted("branch_s", "branch_off_s"):
+            stem, tails = prompts(1, shared, self.vocab, 100 + turn)[0], prompts(branches, own, self.vocab, 200 + turn)
             jobs = [Job(np.concatenate((stem, tail)), gen) for tail in tails]
-            for name, reuse in (("branch_s", True), ("branch_off_s", False)):
-                runner = self._runner(reuse=reuse)
-                start = perf_counter()
-                runner.run(jobs)
-                self._note(name, perf_counter() - start)
-                if reuse:
-                    hits, walks = runner.core.state.counts["prefix_tokens_hit"], runner.core.state.counts["shared_walks"]
+            for reuse in (True, False):
+                self._note(partial(once, jobs, reuse))
         rates = Rates.measure(self.model, self.say)
         predicted = branch_seconds(rates, self.model.plan.chunk, shared, branches, own, gen)
-        on, off = median(self.runs["branch_s"]), median(self.runs["branch_off_s"])
+        on, off = self._median("branch_s"), self._median("branch_off_s")
+        hits, walks = counts["prefix_tokens_hit"], counts["shared_walks"]
         return BranchResult(shared, branches, own, gen, on, off, off / on, predicted, on / predicted, hits, walks)
 
     def arrival(self, prompt: int = 4000, running: int = 8, steady: int = 24) -> ArrivalResult:
         prompt = min(prompt, self.model.plan.max_model_len - 2)
-        for i in range(self.asked.repeat):
-            long, others = prompts(1, prompt, self.vocab, 300 + i)[0], prompts(running, 64, self.vocab, 400 + i)
-            alone = self._runner(paced=True)
-            self._note("alone_ttft_s", ttft_s(alone.answer(Job(long, 2))))
+
+        def once(turn: int) -> dict[str, float]:
+            long, others = prompts(1, prompt, self.vocab, 300 + turn)[0], prompts(running, 64, self.vocab, 400 + turn)
+            alone = ttft_s(self._runner(paced=True).answer(Job(long, 2)))
             _, whole, _ = self._arrival_once(long, [Job(p, 2000) for p in others], 1, paced=False)
-            self._note("whole_p99_itl_s", float(np.quantile(whole, 0.99)))
             steady_gaps, gaps, seconds = self._arrival_once(long, [Job(p, 2000) for p in others], steady, paced=True)
-            self._note("steady_itl_s", median(steady_gaps))
-            self._note("p99_itl_s", float(np.quantile(gaps, 0.99)))
-            self._note("ttft_s", seconds)
-        values = {name: median(self.runs[name]) for name in ("steady_itl_s", "p99_itl_s", "whole_p99_itl_s", "ttft_s", "alone_ttft_s")}
-        return ArrivalResult(
-            prompt, running, values["steady_itl_s"], values["p99_itl_s"], values["p99_itl_s"] / values["steady_itl_s"],
-            values["whole_p99_itl_s"], values["ttft_s"], values["alone_ttft_s"], values["ttft_s"] / values["alone_ttft_s"],
-        )  # fmt: skip
+            steady_s, p99_s = median(steady_gaps), float(np.quantile(gaps, 0.99))
+            return {
+                "alone_ttft_s": alone, "whole_p99_itl_s": float(np.quantile(whole, 0.99)), "steady_itl_s": steady_s, "p99_itl_s": p99_s,
+                "itl_ratio": p99_s / steady_s, "ttft_s": seconds, "ttft_ratio": seconds / alone,
+            }  # fmt: skip
+
+        for turn in self._wanted("ttft_s"):
+            self._note(partial(once, turn))
+        names = ("steady_itl_s", "p99_itl_s", "itl_ratio", "whole_p99_itl_s", "ttft_s", "alone_ttft_s", "ttft_ratio")
+        return ArrivalResult(prompt, running, *(self._median(name) for name in names))
 
     def _arrival_once(self, long: Ids, others: list[Job], steady: int, *, paced: bool) -> tuple[list[float], list[float], float]:
         """Seconds between tokens of the others around the arrival and while the prompt is read, and the prompt's TTFT."""
@@ -285,13 +318,18 @@ class _Bench:
 
     def overhead(self) -> OverheadResult:
         n = self.asked.seqs
-        for i in range(self.asked.repeat):
+
+        def once(turn: int) -> dict[str, float]:
+            found = {"match_s": match_seconds()}
             for batch, name in ((1, "batch1"), (n, "batch_n")):
-                steps = [s for s in self._decode_once(batch, 48, 500 + i)[0] if s.decodes == batch and s.chunk == 0]
-                self._note(f"{name}_glue_s", median(s.seconds - s.native_s for s in steps))
-                self._note(f"{name}_share", median((s.seconds - s.native_s) / s.seconds for s in steps))
-            self._note("match_s", match_seconds())
-        m = {name: median(self.runs[name]) for name in ("batch1_glue_s", "batch1_share", "batch_n_glue_s", "batch_n_share", "match_s")}
+                steps = [s for s in self._decode_once(batch, 48, 500 + turn)[0] if s.decodes == batch and s.chunk == 0]
+                found[f"{name}_glue_s"] = median(s.seconds - s.native_s for s in steps)
+                found[f"{name}_share"] = median((s.seconds - s.native_s) / s.seconds for s in steps)
+            return found
+
+        for turn in self._wanted("match_s"):
+            self._note(partial(once, turn))
+        m = {name: self._median(name) for name in ("batch1_glue_s", "batch1_share", "batch_n_glue_s", "batch_n_share", "match_s")}
         return OverheadResult(
             m["batch1_glue_s"], m["batch1_share"], n, m["batch_n_glue_s"], m["batch_n_share"], MATCH_PROMPT, MATCH_TREE, m["match_s"]
         )

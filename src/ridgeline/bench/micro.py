@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -156,11 +157,11 @@ def run(asked: MicroOptions, say: Say = lambda line: None) -> MicroReport:
         bench.seconds(kind)  # warm-up: pages, caches, scratch memory
     speed = CoreSpeed(machine)
     turns = None if binary is None else _Turns(Peer(binary, bench.plan.path, asked.prompt, asked.gen, bench.plan.threads), speed, say)
-    runs: dict[Kind, list[Taken]] = {kind: [] for kind in kinds}
+    runs: dict[Kind, list[Taken[float]]] = {kind: [] for kind in kinds}
     for kind in kinds:
         say(f"measuring {kind}, {asked.repeat} times")
         while not (enough(runs[kind], asked.repeat) and (turns is None or enough(turns.taken[kind], asked.repeat))):
-            runs[kind].append(speed.beside(lambda kind=kind: bench.seconds(kind)))
+            runs[kind].append(speed.beside(partial(bench.seconds, kind)))
             if turns is not None:
                 turns.take(kind)
     rates = {kind: bench.count(kind) / median(counted(runs[kind])) for kind in kinds}
@@ -174,7 +175,7 @@ class _Turns:
     def __init__(self, peer: Peer, speed: CoreSpeed, say: Say) -> None:
         self._peer, self._speed = peer, speed
         self._best, self._tried = dict[Kind, tuple[str, ...]](), dict[str, dict[str, float]]()
-        self.taken: dict[Kind, list[Taken]] = {"prompt": [], "gen": []}
+        self.taken: dict[Kind, list[Taken[float]]] = {"prompt": [], "gen": []}
         for kind in self.taken:
             say(f"finding the peer's best settings for {kind}")
             self._best[kind], self._tried[kind] = peer.best_settings(kind)
@@ -191,7 +192,7 @@ class _Turns:
         )  # fmt: skip
 
 
-def _columns(taken: dict[Kind, list[Taken]]) -> tuple[dict[Kind, list[float]], dict[Kind, list[float]]]:
+def _columns(taken: dict[Kind, list[Taken[float]]]) -> tuple[dict[Kind, list[float]], dict[Kind, list[float]]]:
     """Values and speeds of all."""
     return {kind: [t.value for t in all_] for kind, all_ in taken.items()}, {kind: [t.speed for t in all_] for kind, all_ in taken.items()}
 
@@ -220,7 +221,7 @@ def _label(op: Any) -> str:
 
 
 def _report(
-    bench: _Bench, machine: Machine, load: float, taken: dict[Kind, list[Taken]], ops: list[OpRow], against: Against | None
+    bench: _Bench, machine: Machine, load: float, taken: dict[Kind, list[Taken[float]]], ops: list[OpRow], against: Against | None
 ) -> MicroReport:
     prompt, gen = bench.predictions(machine)
     prompt_s, gen_s = median(counted(taken["prompt"])), median(counted(taken["gen"]))

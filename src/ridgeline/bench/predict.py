@@ -3,8 +3,8 @@
 Both run the same workloads through the same lines (`bench/drive`). Nothing measured here goes back into a prediction. The file keeps each
 cell as soon as it is known, so that a run may be cut short and go on later.
 
-A measurement during which others had more than DISTURBED of the CPUs is kept but does not count, and is taken again, as long as there is
-one that was not disturbed: it would tell their speed, not ours.
+A measurement during which others had more than DISTURBED of the CPUs, or beside which the cores were slow (`core_speed`), is kept but does
+not count, and is taken again, as long as there is one that was not disturbed: it would tell their speed, not ours.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 
 from ridgeline.bench.clocked import Clocked, fitted
+from ridgeline.bench.core_speed import SLOW, CoreSpeed
 from ridgeline.bench.drive import Driven, drive
 from ridgeline.bench.machine_load import cpu_time
 from ridgeline.bench.outcome import times
+from ridgeline.bench.probe import machine
 from ridgeline.bench.record import now
 from ridgeline.bench.workloads import ClosedLoop, Lengths, Workload, poisson
 from ridgeline.engine.loader import LoadedModel, OpenModel, load, make_core, open_model
@@ -187,14 +189,16 @@ def _missing(entry: Mapping[str, Any], repeat: int) -> int:
 
 
 def disturbed(found: Mapping[str, Any]) -> bool:
-    return bool(found["steal"] + found["others"] > DISTURBED)
+    """speed: of the cores beside it (`core_speed`)."""
+    return bool(found["steal"] + found["others"] > DISTURBED or found.get("speed", 1.0) < SLOW)
 
 
 def _once(loaded: LoadedModel, cell: Cell) -> dict[str, Any]:
     before = cpu_time()
-    found = _figures(drive(make_core(loaded), loaded.text, cell.workload(), sleep))
+    speed = CoreSpeed(machine(loaded.plan.threads, str(getattr(loaded.program, "isa", loaded.plan.isa))))
+    taken = speed.beside(lambda: _figures(drive(make_core(loaded), loaded.text, cell.workload(), sleep)))
     during = cpu_time() - before
-    return found | {"steal": during.steal, "others": during.others, "at": now()}
+    return taken.value | {"steal": during.steal, "others": during.others, "speed": taken.speed, "at": now()}
 
 
 # --- the table ----------------------------------------------------------------------------------------------------------------------
@@ -246,7 +250,7 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
 
 HEADER = (
     "model", "prompt", "load", "requests", "TPOT ms", "measured", "error", "tok/s", "measured", "error", "TTFT p95 ms", "measured", "error",
-    "steal", "others", "runs",
+    "steal", "others", "cores", "runs",
 )  # fmt: skip
 
 
@@ -264,6 +268,7 @@ def _row(name: str, entry: Mapping[str, Any]) -> list[str]:
         row += ["-", "-"] if found is None else [f"{found:.4g}", f"{error(entry, metric):+.1%}"]
     taken = counted(entry)
     if not taken:
-        return [*row, "-", "-", "0"]
+        return [*row, "-", "-", "-", "0"]
     tries = f"{len(taken)} of {len(entry['measured'])}"
-    return [*row, f"{median(m['steal'] for m in taken):.1%}", f"{median(m['others'] for m in taken):.1%}", tries]
+    shares = (median(m.get(key, 1.0) for m in taken) for key in ("steal", "others", "speed"))
+    return [*row, *(f"{share:.1%}" for share in shares), tries]
