@@ -240,9 +240,22 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert "goodput" in shown and "ttft" in shown and "per million output tokens" in shown
 
 
+def test_an_itl_target_is_kept_or_prompts_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a server: a wider target lets prompts in sooner, a narrower one keeps answers going."""
+    load = ["simulate", "llama-3.1-8b", "--device", "h100 sxm", "--requests", "60", "--rate", "10/s", "--prompt", "4K", "--output", "64"]
+    found = {}
+    for target in ("20ms", "100ms"):
+        assert main([*load, "--itl-target", target, "--json"]) == 0
+        found[target] = json.loads(capsys.readouterr().out)
+        assert found[target]["itl_ms"]["p99"] < 1.15 * float(target[:-2])
+    assert found["20ms"]["itl_ms"]["p99"] < 0.5 * found["100ms"]["itl_ms"]["p99"]
+    assert found["20ms"]["ttft_ms"]["p50"] > found["100ms"]["ttft_ms"]["p50"]
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
+        (("--itl-target", "0"), "--itl-target is '0'"),
         (("--workload", "x"), "--workload is 'x'"), (("--router", "x"), "--router is 'x'"), (("--batching", "x"), "--batching is 'x'"),
         (("--prefix-cache", "x"), "--prefix-cache is 'x'"), (("--requests", "0"), "--requests is 0"), (("--prompt", "0"), "--prompt is 0"),
         (("--replicas", "0"), "--replicas is 0"),

@@ -141,6 +141,7 @@ def simulate(
     max_num_batched_tokens: Annotated[
         int | None, args.number("--max-num-batched-tokens", "Tokens in a step. Default 2048; 512 on --this-host.")
     ] = None,
+    itl_target: Annotated[float | None, _option(units.seconds, "--itl-target", "TIME", "As of serve: what running answers keep.")] = None,
     router: Annotated[str, typer.Option("--router", metavar="NAME", help="round-robin, least-loaded or prefix.")] = "round-robin",
     prefix_cache: Annotated[str, typer.Option("--prefix-cache", metavar="NAME", help="radix, hash or off.")] = "radix",
     batching: Annotated[str, typer.Option("--batching", metavar="NAME", help="continuous, static or both.")] = "continuous",
@@ -175,8 +176,8 @@ def simulate(
     )  # fmt: skip
     load = SimulateArgs(
         workload, trace_in, requests, 5.0 if rate is None else rate, users, burst, turns, 1.0 if think is None else think,
-        Lengths(prompt, output, spread), prefix, seed, max_num_seqs, max_num_batched_tokens, router, prefix_cache, batching, kv_blocks,
-        trace_out, html_out,
+        Lengths(prompt, output, spread), prefix, seed, max_num_seqs, max_num_batched_tokens, itl_target, router, prefix_cache, batching,
+        kv_blocks, trace_out, html_out,
     )  # fmt: skip
     run(fleet, load, as_json=json)
 

@@ -38,7 +38,7 @@ WORKLOADS = ("poisson", "closed", "bursts", "agents")
 @dataclass(frozen=True)
 class SimulateArgs:
     """What was typed. requests: sessions for agents; prefix: shared tokens; batching both: one run of each. max_num_batched_tokens None: as
-    the plan has it."""
+    the plan has it. itl_target: seconds between tokens that running answers keep while prompts are read, None: a server's default."""
 
     workload: str = "poisson"
     trace_in: Path | None = None
@@ -53,6 +53,7 @@ class SimulateArgs:
     seed: int = 0
     max_num_seqs: int = 64
     max_num_batched_tokens: int | None = None
+    itl_target: float | None = None
     router: str = "round-robin"
     prefix_cache: str = "radix"
     batching: str = "continuous"
@@ -126,7 +127,7 @@ def _fleet(args: SimulateArgs, setup: Setup) -> Fleet:
     most = max((len(j.prompt) + j.output for j in workload_of(args).start()), default=1)
     longest = most * (args.turns if args.workload == "agents" and args.trace_in is None else 1)
     limit = setup.facts.max_context or 1 << 24
-    budget = paced_budget(args.max_num_batched_tokens or setup.chunk, args.max_num_seqs)
+    budget = paced_budget(args.max_num_batched_tokens or setup.chunk, args.max_num_seqs, args.itl_target)
     return fleet_of(
         setup, budget, min(longest, limit), args.kv_blocks, replicas=setup.layout.replicas, route=args.router,
         prefix_cache=args.prefix_cache, max_model_len=limit,
@@ -146,7 +147,7 @@ def _report(setup: Setup, args: SimulateArgs, found: list[tuple[str, Run, dict[s
         settings={
             "model": setup.facts.name, "weights": setup.form.name if setup.form else "as stored", "KV": setup.kv.name,
             "router": args.router, "prefix cache": args.prefix_cache, "sequences a step": args.max_num_seqs,
-            "tokens a step": args.max_num_batched_tokens,
+            "tokens a step": args.max_num_batched_tokens, "ITL target, s": args.itl_target,
         },
         date=now(), commands=(command_line(),),
         ceilings=tuple(Ceiling(f"{math} peak", peak, "TFLOP/s", f"{kind}: {device.spec_source}") for math, peak in device.tflops.items()),
