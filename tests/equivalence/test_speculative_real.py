@@ -1,4 +1,4 @@
-"""Promise 1 with speculation on real models: random schedules with guesses, and quoting answers through prompt lookup and a draft model."""
+"""Promise 1 with speculation on real models: random schedules with guesses, and quoting answers through every kind of proposer."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def answers(config: str | None) -> list[list[object]]:
         '{"method": "ngram", "num_speculative_tokens": 6, "adaptive": false}',
         '{"method": "ngram", "num_speculative_tokens": 8}',
         '{"method": "draft_model", "model": "smollm2", "num_speculative_tokens": 3, "adaptive": false}',
+        '{"method": "self", "num_speculative_tokens": 3, "adaptive": false}',
     ],
 )
 def test_answers_do_not_change_by_a_bit(config: str) -> None:
