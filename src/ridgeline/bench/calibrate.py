@@ -18,7 +18,7 @@ from ridgeline.backends import cpu
 from ridgeline.backends.base import LoadPlan
 from ridgeline.backends.cpu import CpuProgram, default_threads
 from ridgeline.backends.cpu.program import OpTime
-from ridgeline.bench.overhead import engine_overhead, sample_overhead
+from ridgeline.bench.overhead import engine_overhead, sample_overhead, settled
 from ridgeline.bench.probe import probe, read_speeds
 from ridgeline.bench.random_gguf import random_rows
 from ridgeline.bench.record import host_key, machine_name, now
@@ -173,11 +173,6 @@ def _timed(program: CpuProgram, step: Step) -> list[OpTime]:
 
 
 # --- measurements -------------------------------------------------------------------------------------------------------------------
-
-
-def settled(runs: Sequence[float]) -> float:
-    """The lower quartile: what a run takes when nobody else has the processor, without trusting a single lucky one."""
-    return sorted(runs)[len(runs) // 4]
 
 
 class Products:

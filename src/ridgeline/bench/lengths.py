@@ -102,7 +102,7 @@ class PromptFit(NamedTuple):
         return self.start + self.per_token * n + self.per_pair * n**2
 
     def __str__(self) -> str:
-        return f"{self.start * 1e3:.2f} ms + {self.per_token * 1e6:.2f} us n + {self.per_pair * 1e9:.3f} ns n^2"
+        return f"{self.start * 1e3:.2f} ms {self.per_token * 1e6:+.2f} us n {self.per_pair * 1e9:+.3f} ns n^2"
 
 
 class _Lengths:

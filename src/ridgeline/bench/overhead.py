@@ -6,7 +6,7 @@ engine alone, finding its data where it will find it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 import numpy as np
@@ -44,6 +44,11 @@ class _NoText:
         return []
 
 
+def settled(runs: Sequence[float]) -> float:
+    """The lower quartile: what a run takes when nobody else has the processor, without trusting a single lucky one."""
+    return sorted(runs)[len(runs) // 4]
+
+
 def engine_overhead(tokens: int = 48) -> tuple[float, float]:
     """(seconds per step, seconds per sequence and step) of decide, sampling in Python, apply and reply."""
     one, many = _engine_step(1, tokens), _engine_step(24, tokens)
@@ -74,7 +79,7 @@ def _engine_step(sequences: int, tokens: int) -> float:
         begun, sweeping = perf_counter(), 0.0
         core.step()
         took.append(perf_counter() - begun - sweeping)
-    return sorted(took)[len(took) // 4]
+    return settled(took)
 
 
 def sample_overhead(threads: int) -> tuple[float, float]:
@@ -91,13 +96,9 @@ def _draw(vocab: int, threads: int, rows: int = 8) -> float:
     program = cpu.load(graph, {"embed": Tensor("embed", (rows, vocab), F32, values.view(np.uint8))}, LoadPlan((), threads=threads))
     program.forward(Step((Span(0, 0, rows, rows),), np.arange(rows, dtype=np.int32), ()))
     plan = SamplePlan(tuple(SampleRow(i, temperature=0.0) for i in range(rows)), vocab)
-    return _settled(lambda: program.sample(plan), 15) / rows
-
-
-def _settled(work: Callable[[], object], repeats: int) -> float:
     took = []
-    for _ in range(repeats):
+    for _ in range(15):
         begun = perf_counter()
-        work()
+        program.sample(plan)
         took.append(perf_counter() - begun)
-    return sorted(took)[len(took) // 4]
+    return settled(took) / rows

@@ -29,7 +29,8 @@ def predict(
     """Predict TPOT, throughput and TTFT of loads on this host from its calibration, write that down, then measure them.
 
     The predictions come from `ridgeline calibrate`, which never runs the model. Closed loops of --users, then Poisson arrivals at half of
-    the throughput that was predicted for the most users. A second run with the same --file measures what is left.
+    the throughput that was predicted for the most users. A second run of the same command measures what is left; a
+    --file of other loads is refused.
 
     \b
     Examples:
