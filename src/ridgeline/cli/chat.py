@@ -7,6 +7,7 @@ import sys
 from ridgeline.cli.output import note
 from ridgeline.cli.report import closing_report
 from ridgeline.cli.show_spec import LEGEND, Painter, summary
+from ridgeline.cli.start import starting
 from ridgeline.engine.choice import Choice
 from ridgeline.engine.llm import LLM
 from ridgeline.errors import UserError
@@ -18,7 +19,8 @@ HELP = "/exit or Ctrl-D ends, /clear forgets the conversation, Ctrl-C stops an a
 
 def converse(options: Options, params: SamplingParams, *, system: str | None, show_spec: bool = False) -> int:
     """Returns the exit code: 0, 2 when a piped line could not be answered, 130 after two Ctrl-C at the prompt."""
-    llm = LLM.from_options(options)
+    with starting():
+        llm = LLM.from_options(options)
     llm.model.text.require_template()
     person = sys.stdin.isatty()
     for line in llm.model.plan.notes:

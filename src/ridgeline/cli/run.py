@@ -7,6 +7,7 @@ from typing import Any
 
 from ridgeline.cli.output import note, print_json
 from ridgeline.cli.report import closing_report, timings
+from ridgeline.cli.start import starting
 from ridgeline.engine.choice import Choice
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.trace import Trace
@@ -23,7 +24,8 @@ def answer(
     if raw and system is not None:
         raise UserError("--system needs a chat template, --raw uses none", field="--system", value=system, remedy="leave one of them out")
     text = read_prompt(prompt, strip=not raw)
-    llm = LLM.from_options(options)
+    with starting():
+        llm = LLM.from_options(options)
     for line in llm.model.plan.notes:
         note(f"note: {line}")
     ids = llm.model.text.encode(text) if raw else llm.model.text.render(messages(system, text))[1]
