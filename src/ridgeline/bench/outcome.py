@@ -20,6 +20,7 @@ from ridgeline.bench.replica import Live
 from ridgeline.bench.simulate import Run
 from ridgeline.bench.stats import Floats, summary
 from ridgeline.planner.price import per_million, rounded
+from ridgeline.planner.units import milliseconds
 
 MAX_PLACED = 5000  # requests whose memory is laid out again
 DEFINITIONS = {
@@ -53,7 +54,7 @@ def outcome(run: Run, promise: Slo, usd_per_hour: Decimal | None = None) -> dict
         "prefix_hit_rate": _rate(sum(live.hit for live in done), asked), "preemptions": sum(live.preemptions for live in run.lives),
         **_machines(run), "kv_waste": _waste(run, done),
         "usd_per_hour": rounded(usd_per_hour), "usd_per_mtok": rounded(usd), "definitions": DEFINITIONS,
-        "slo": {"ttft_ms": _ms(promise.ttft_s), "itl_ms": _ms(promise.tpot_s)},
+        "slo": {"ttft_ms": milliseconds(promise.ttft_s), "itl_ms": milliseconds(promise.tpot_s)},
     }  # fmt: skip
 
 
@@ -121,7 +122,3 @@ def _summed(values: Floats) -> dict[str, float] | None:
 
 def _rate(count: float, seconds: float) -> float | None:
     return count / seconds if seconds > 0 else None
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3

@@ -12,6 +12,7 @@ from ridgeline.cli.plan import model_facts
 from ridgeline.planner.catalog import model_of, models
 from ridgeline.planner.facts import ModelFacts
 from ridgeline.planner.hardware import Device, devices, find_device, workshop_devices
+from ridgeline.planner.units import plain_number
 
 
 def hardware(name: str | None, file: Path | None, *, workshop: bool, as_json: bool) -> None:
@@ -96,11 +97,7 @@ def model_row(f: ModelFacts) -> dict[str, Any]:
         "name": f.name, "kind": f.kind, "counted": f.counted, **whole, "published_params_b": f.published[0],
         "published_active_b": f.published[1], "layers": f.layers, "dim": f.dim, "heads": f.heads, "kv_heads": f.kv_heads,
         "head_dim": f.head_dim, "ffn": f.ffn, "vocab": f.vocab, "experts": f.experts, "experts_per_token": f.top_k, "window": f.window,
-        "kv_bytes_per_token": _whole(per_token[0]),
-        "kv_bytes_per_token_beyond_windows": _whole(per_token[1]), "fixed_bytes_per_sequence": fixed,
+        "kv_bytes_per_token": plain_number(per_token[0]),
+        "kv_bytes_per_token_beyond_windows": plain_number(per_token[1]), "fixed_bytes_per_sequence": fixed,
         "state_elems": f.state_elems, "native_dtype": f.native, "max_context": f.max_context, "source": f.source, "notes": f.notes,
     }  # fmt: skip
-
-
-def _whole(value: float) -> float | int:
-    return int(value) if value == int(value) else value

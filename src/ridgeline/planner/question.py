@@ -22,6 +22,7 @@ from ridgeline.planner.price import rounded
 from ridgeline.planner.report import Asked, plan_document
 from ridgeline.planner.search import Goal, Option, search, ways
 from ridgeline.planner.setup import Overhead, Setup
+from ridgeline.planner.units import milliseconds
 
 MAX_TOKENS, MAX_THREADS, MAX_RATE = 1 << 30, 1024, 1e6
 
@@ -175,10 +176,6 @@ def search_document(facts: ModelFacts, goal: Goal, found: Sequence[Option]) -> d
     priced = [r for r in passing if r["usd_per_mtok"] is not None]
     labels = found[0].setup.labels() if found else {}
     return {
-        "model": facts.name, "context": goal.context, "slo": {"itl_ms": _ms(goal.itl_s), "ttft_ms": _ms(goal.ttft_s)},
+        "model": facts.name, "context": goal.context, "slo": {"itl_ms": milliseconds(goal.itl_s), "ttft_ms": milliseconds(goal.ttft_s)},
         "best": next(iter(priced or passing), None), "passing": len(passing), "options": rows, "labels": labels,
     }  # fmt: skip
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3

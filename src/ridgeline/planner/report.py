@@ -16,6 +16,7 @@ from ridgeline.planner.parallel import tp_limit
 from ridgeline.planner.price import Share, rounded, split_by_device_time
 from ridgeline.planner.search import Goal, Option, judge
 from ridgeline.planner.setup import Setup
+from ridgeline.planner.units import milliseconds, plain_number
 from ridgeline.planner.whatif import what_if
 
 ALL_OUTPUT = "output tokens carry the whole cost"
@@ -45,8 +46,9 @@ def plan_document(setup: Setup, asked: Asked) -> dict[str, Any]:
         "params": facts.params, "params_exact": setup.facts.params, "params_formula": setup.facts.formula_params,
         "active_params": round(facts.active_params), "weight_dtype": setup.form.name if setup.form else "as stored",
         "kv_dtype": setup.kv.name,
-        "math": setup.chosen_math, "weights_bytes": round(memory.weights), "kv_bytes_per_token": _whole(facts.kv_bytes_per_token(setup.kv)),
-        "kv_bytes_per_token_beyond_windows": _whole(facts.kv_bytes_per_token(setup.kv, beyond_windows=True)),
+        "math": setup.chosen_math, "weights_bytes": round(memory.weights),
+        "kv_bytes_per_token": plain_number(facts.kv_bytes_per_token(setup.kv)),
+        "kv_bytes_per_token_beyond_windows": plain_number(facts.kv_bytes_per_token(setup.kv, beyond_windows=True)),
         "kv_bytes_per_sequence": d.sequence_bytes(context), "state_bytes_per_sequence": facts.state_bytes(),
         "memory_bytes": round(memory.total), "memory": {k: round(v) for k, v in asdict(memory).items()},
         "step_time_ms": time.seconds * 1e3, "step": _step(time), "bound": time.bound,
@@ -56,7 +58,10 @@ def plan_document(setup: Setup, asked: Asked) -> dict[str, Any]:
         "ridge_flop_per_byte": d.ceilings.linear_flops_per_s / d.ceilings.bytes_per_s, "fits": memory.fits,
         "max_users": option.max_users * replicas, "max_context": d.max_context(batch) if memory.fits else None,
         "usd_per_hour": None, "usd_per_mtok": None, "usd_per_mtok_high": None,
-        "slo": {"itl_ms": _ms(goal.itl_s), "ttft_ms": _ms(goal.ttft_s), "met": option.passes, "reason": option.reason, "fix": option.fix},
+        "slo": {
+            "itl_ms": milliseconds(goal.itl_s), "ttft_ms": milliseconds(goal.ttft_s), "met": option.passes, "reason": option.reason,
+            "fix": option.fix,
+        },
     }  # fmt: skip
     labels = setup.labels() | {"usd_per_mtok": "not given: does not fit"}
     if memory.fits:
@@ -194,11 +199,3 @@ def notes(setup: Setup, context: int) -> list[str]:
     if setup.weights_total is None and setup.form is not None and facts.kind == "diffusion":
         found.append("a diffusion model keeps no causal KV: a generation costs steps x a whole forward")
     return found
-
-
-def _whole(value: float) -> float | int:
-    return int(value) if value == int(value) else value
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3

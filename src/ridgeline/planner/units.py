@@ -1,4 +1,5 @@
-"""Quantities as people type them: durations, sizes, bandwidths, rates, prices. Each parser names the option in its error."""
+"""Quantities as people type them, durations, sizes, bandwidths, rates, prices, and as documents hold them. Each parser names the option in
+its error."""
 
 from __future__ import annotations
 
@@ -14,6 +15,16 @@ _BYTES = {
 _PER = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "day": 86400.0}
 _NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,2})?|\.[0-9]+)"
 _MOST = 1e30
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    """None stays unknown."""
+    return None if seconds is None else seconds * 1e3
+
+
+def plain_number(value: float) -> float | int:
+    """A number without a fraction as an integer."""
+    return int(value) if value == int(value) else value
 
 
 def _split(text: str, units: str, option: str, example: str) -> tuple[float, str]:
