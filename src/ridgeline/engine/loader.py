@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from time import perf_counter
 
@@ -20,7 +21,7 @@ from ridgeline.engine.pace import pace_of, paced_budget
 from ridgeline.engine.progress import packing_bar
 from ridgeline.engine.request import Limits
 from ridgeline.engine.resolve import Facts, resolve
-from ridgeline.engine.self_draft import LeftOut, blocks_for, keep_for, kept_for, search, shipped_texts
+from ridgeline.engine.self_draft import READINGS, LeftOut, blocks_for, keep_for, kept_for, search, shipped_texts
 from ridgeline.engine.speculators import LoadedDraft, make_speculator, step_seconds
 from ridgeline.engine.words import Words, open_words
 from ridgeline.formats.checkpoint import Checkpoint, open_checkpoint
@@ -137,20 +138,21 @@ def load(options: Options) -> LoadedModel:
 
 def _find_left_out(model: OpenModel, text: Words) -> tuple[LeftOut, Program]:
     """What a draft of itself goes without, and a program whose packed weights others may share."""
-    plan, spec, programs = model.plan, model.spec, list[Program]()
+    plan, spec, first, readings = model.plan, model.spec, list[Program](), count()
     texts = shipped_texts(text.encode, spec.max_model_len)
 
     def run(graph: Graph, taps: tuple[str, ...]) -> Program:
+        report(next(readings), READINGS)
         small = replace(plan, blocks=blocks_for(graph, texts, plan.block_size))
-        program = load_program(OpenModel(model.checkpoint, replace(spec, graph=graph), small), next(iter(programs), None), taps)
-        programs[1:] = []  # only the one that holds the weights stays
-        programs.append(program)
+        program = load_program(OpenModel(model.checkpoint, replace(spec, graph=graph), small), next(iter(first), None), taps)
+        first[:] = first or [program]
         return program
 
     def seconds(graph: Graph, step: Step) -> float:
         return step_seconds(_costs(graph, spec.tensors, plan), plan)(step)
 
-    return search(spec.graph, texts, plan.block_size, run, seconds), programs[0]
+    with packing_bar(plan.model, "choosing a draft of") as report:
+        return search(spec.graph, texts, plan.block_size, run, seconds), first[0]
 
 
 def load_program(model: OpenModel, shared: Program | None = None, taps: tuple[str, ...] = ()) -> Program:

@@ -31,6 +31,7 @@ _VERSION = 1  # of the search: what another one found is not used
 _TEXTS = tuple(Path(__file__).parents[1] / "bench" / "data" / name for name in ("prose.txt", "quality_code.txt"))
 _TOKENS, _CONTEXT = 128, 32  # read of each text, and how many of them are only there to be read
 _STEPS, _TRIED = 16, 12  # sixteenths of the half layers that are left out, up to three quarters
+READINGS = 1 + _TRIED  # of the texts, at most
 _MOST = 8  # guesses that a gain is reckoned for
 
 # Loads a graph on the model's packed weights, with room for the texts, and with taps.
