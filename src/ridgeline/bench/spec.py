@@ -144,7 +144,6 @@ class _Bench:
         self.core: EngineCore = make_core(model, paced=False)
         self.differing = 0
         self._adaptive: Speculator | None = None
-        self._glue_s = 0.0
         self._number = 0
         say("measuring steps by their rows")
         draft = model.draft
@@ -154,8 +153,9 @@ class _Bench:
     def run(self) -> SpecReport:
         rows, texts = list[Row](), list[DomainText]()
         for domain in self.asked.domains:
-            self.say(f"{domain}: {len(prompts_of(domain))} prompts, {len(self.settings)} settings")
-            found, text = self._domain(domain)
+            prompts = prompts_of(domain)
+            self.say(f"{domain}: {len(prompts)} prompts, {len(self.settings)} settings")
+            found, text = self._domain(domain, prompts)
             rows += found
             texts.append(text)
         plan = self.model.plan
@@ -165,10 +165,10 @@ class _Bench:
             self.differing, list(plan.notes),
         )  # fmt: skip
 
-    def _domain(self, domain: str) -> tuple[list[Row], DomainText]:
+    def _domain(self, domain: str, prompts: list[str]) -> tuple[list[Row], DomainText]:
         answers: dict[Setting, list[list[_Answer]]] = {s: [] for s in self.settings}
         quotes, circles = list[float](), list[bool]()
-        for number, prompt in enumerate(prompts_of(domain)):
+        for number, prompt in enumerate(prompts):
             ids = self.model.text.render([{"role": "user", "content": prompt}])[1] if self._chats else self.model.text.encode(prompt)
             self._answer(ids, (0, False), gen=2)  # its prompt is in the cache from now on
             runs: dict[Setting, list[_Answer]] = {s: [] for s in self.settings}
@@ -183,8 +183,9 @@ class _Bench:
             for setting, each in runs.items():
                 answers[setting].append(each)
         counted = [i for i, q in enumerate(quotes) if domain not in QUOTING or q >= QUOTES]
-        self._calibrate(answers[0, False])
-        rows = [self._row(domain, s, [answers[s][i] for i in counted], [answers[0, False][i] for i in counted]) for s in self.settings]
+        plain_runs = answers[0, False]
+        glue_s = _glue(plain_runs)
+        rows = [_row(domain, s, [answers[s][i] for i in counted], [plain_runs[i] for i in counted], glue_s) for s in self.settings]
         best = max((r for r in rows if not r.adaptive), key=lambda r: r.speedup)
         rows = [replace(r, best=r is best) for r in rows]
         n = len(quotes)
@@ -221,7 +222,7 @@ class _Bench:
         return found
 
     def _seconds(self, step: StepTrace) -> float:
-        """A step and the guessing before it, without draws and the loop itself, which `_calibrate` adds."""
+        """A step and the guessing before it, without draws and the loop itself, which `_glue` tells."""
         seconds = self._times.spans(step.step.spans)
         for seq, guesses in step.record.drafts if self._draft_times is not None else ():
             # It reads what was said since its last guess: one token, two when all of them had come true.
@@ -229,27 +230,29 @@ class _Bench:
             seconds += len(guesses) * self._draft_times.step(past, 1) if self._draft_times is not None else 0.0
         return seconds
 
-    def _calibrate(self, plain: list[list[_Answer]]) -> None:
-        """Seconds that a loop without guesses takes beyond its native work: the draw, and the loop itself."""
-        rest = [took - native for each in plain for a in each for took, native in zip(a.loops, a.predicted, strict=True)]
-        self._glue_s = median(rest) if rest else 0.0
 
-    def _row(self, domain: str, setting: Setting, runs: list[list[_Answer]], plain: list[list[_Answer]]) -> Row:
-        drafts, adaptive = setting
-        every = [a for each in runs for a in each if a.steps]
-        if not every:
-            return Row(domain, drafts, adaptive, 0, 0.0, 0.0, None, 0.0, 0.0, 0.0, 0.0)
-        speed = [median(a.tok_s for a in one) / max(1e-9, median(a.tok_s for a in base)) for one, base in zip(runs, plain, strict=True)]
-        drafted, steps = sum(a.drafted for a in every), sum(a.steps for a in every)
-        tokens, seconds = sum(len(a.tokens) - 1 for a in every), sum(a.seconds for a in every)
-        loops = [t for a in every for t in a.loops]
-        # Each round of a draft model has a draw of its own.
-        predicted = [t + self._glue_s * n for a in every for t, n in zip(a.predicted, a.draws, strict=True)]
-        accepted = sum(a.accepted for a in every) / drafted if drafted else None
-        count = max(1, len(loops))
-        ratio = median(p / t for p, t in zip(predicted, loops, strict=True)) if loops else 0.0
-        per_step = tokens / steps, sum(loops) / count, sum(predicted) / count, ratio
-        return Row(domain, drafts, adaptive, len(runs), tokens / seconds, median(speed), accepted, *per_step)
+def _glue(plain: list[list[_Answer]]) -> float:
+    """Seconds that a loop without guesses takes beyond its native work: the draw, and the loop itself."""
+    rest = [took - native for each in plain for a in each for took, native in zip(a.loops, a.predicted, strict=True)]
+    return median(rest) if rest else 0.0
+
+
+def _row(domain: str, setting: Setting, runs: list[list[_Answer]], plain: list[list[_Answer]], glue_s: float) -> Row:
+    drafts, adaptive = setting
+    every = [a for each in runs for a in each if a.steps]
+    if not every:
+        return Row(domain, drafts, adaptive, 0, 0.0, 0.0, None, 0.0, 0.0, 0.0, 0.0)
+    speed = [median(a.tok_s for a in one) / max(1e-9, median(a.tok_s for a in base)) for one, base in zip(runs, plain, strict=True)]
+    drafted, steps = sum(a.drafted for a in every), sum(a.steps for a in every)
+    tokens, seconds = sum(len(a.tokens) - 1 for a in every), sum(a.seconds for a in every)
+    loops = [t for a in every for t in a.loops]
+    # Each round of a draft model has a draw of its own.
+    predicted = [t + glue_s * n for a in every for t, n in zip(a.predicted, a.draws, strict=True)]
+    accepted = sum(a.accepted for a in every) / drafted if drafted else None
+    count = max(1, len(loops))
+    ratio = median(p / t for p, t in zip(predicted, loops, strict=True)) if loops else 0.0
+    per_step = tokens / steps, sum(loops) / count, sum(predicted) / count, ratio
+    return Row(domain, drafts, adaptive, len(runs), tokens / seconds, median(speed), accepted, *per_step)
 
 
 def render(report: SpecReport) -> str:
