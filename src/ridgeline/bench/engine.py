@@ -19,11 +19,12 @@ import numpy as np
 
 from ridgeline.bench.core_speed import CoreSpeed, Taken, counted, enough
 from ridgeline.bench.engine_facts import Facts, OverloadResult, ReuseResult, SamplesResult, SessionResult, lines
-from ridgeline.bench.engine_run import Ids, Job, Runner, Step, prompts, ttft_s
+from ridgeline.bench.engine_run import Job, Runner, Step, prompts, ttft_s
 from ridgeline.bench.machine_load import busy_warning
 from ridgeline.bench.peer import batched_command, batched_tok_s, find_binary
 from ridgeline.bench.probe import machine
 from ridgeline.bench.rates import Rates, branch_seconds
+from ridgeline.bench.runner import Ids
 from ridgeline.engine.loader import LoadedModel, load
 from ridgeline.errors import one_of, within
 from ridgeline.kv.manager import CachePolicy, KvCache

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.bench.engine_run import Ids, Job, Runner, prompts, ttft_s
+from ridgeline.bench.engine_run import Job, Runner, prompts, ttft_s
+from ridgeline.bench.runner import Ids
 from ridgeline.engine.loader import LoadedModel
 from ridgeline.engine.request import RequestState
 from ridgeline.graph.caches import cache_groups

@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ridgeline.bench.runner import Ids
 from ridgeline.engine.loader import LoadedModel, make_core
 from ridgeline.engine.request import EngineRequest, RequestState, prepare
 from ridgeline.engine.trace import Trace
@@ -18,8 +18,6 @@ from ridgeline.graph.step import Step as GraphStep
 from ridgeline.kv.manager import CachePolicy
 from ridgeline.sampling.plan import Sampled, SamplePlan
 from ridgeline.types import SamplingParams
-
-Ids = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
