@@ -111,6 +111,18 @@ def test_a_width_that_is_no_multiple_of_the_block_is_refused_in_every_format(enc
         cpu.load(graph, {"e": matrix("e", np.zeros((4, width), np.float32)), "w": tensor}, LoadPlan(()))
 
 
+def test_matrices_are_shared_with_their_like_only() -> None:
+    graph, tensors = tiny("llama", encoding="Q8_0")
+    owner = cpu.load(graph, tensors, LoadPlan((8,)))
+    twin = cpu.load(graph, tensors, LoadPlan((8,)), shared=owner.packed)
+    assert twin.weight_bytes == owner.weight_bytes  # counted in both, in memory once
+    for loaded in (owner, twin):
+        loaded.forward(step())
+    assert (owner.logits() == twin.logits()).all()
+    with pytest.raises(InternalError, match=r"was packed as \[199, 64\] in Q8_0, here it is \[199, 64\] in F32"):
+        cpu.load(graph, tiny("llama")[1], LoadPlan((8,)), shared=owner.packed)
+
+
 def test_a_missing_tensor_is_named() -> None:
     graph, tensors = tiny("llama")
     del tensors[UP]

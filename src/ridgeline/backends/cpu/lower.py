@@ -51,6 +51,7 @@ class Packed:
 
     native: NativeProgram
     numbers: Mapping[str, int]
+    tensors: Tensors
 
 
 @dataclass
@@ -80,6 +81,10 @@ class Lowering:
         """Packs a matrix at its first use and lets its source pages go; one that another program has packed is shared with it."""
         stored = self.graph.tied.get(name, name)
         if stored not in self.weights and self.shared is not None and stored in self.shared.numbers:
+            mine, theirs = self.tensor(stored), self.shared.tensors[stored]
+            if (mine.shape, mine.encoding) != (theirs.shape, theirs.encoding):
+                packed = f"{list(theirs.shape)} in {theirs.encoding.name}"
+                raise InternalError(f"{stored} was packed as {packed}, here it is {list(mine.shape)} in {mine.encoding.name}")
             self.weights[stored] = self.native.share_weight(self.shared.native, self.shared.numbers[stored])
         if stored not in self.weights:
             tensor = self.tensor(stored)

@@ -79,7 +79,7 @@ class CpuProgram:
             ISAS.index(self.isa), plan.threads, plan.block_size, keys, values, sum(FAULTS[fault] for fault in faults)
         )
         low = lower(self.graph, tensors, self.native, plan.blocks, plan.taps, progress, shared)
-        self.packed = Packed(self.native, low.weights)
+        self.packed = Packed(self.native, low.weights, tensors)
         self._rows = {tap: _rows(low, value) for tap, value in graph.outputs.items() if tap in (*plan.taps, "logits")}
         self._weights = {name: (number, tensors[name].encoding.name) for name, number in low.weights.items()}
 
