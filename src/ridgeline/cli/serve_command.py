@@ -12,7 +12,8 @@ from ridgeline.cli.start import starting
 _SEQS_HELP = "Most sequences computed at once."
 _BATCHED_HELP = "Most tokens of one step: the size of a prompt's chunks."
 _KV_HELP = "Memory for the KV cache, e.g. 2GiB. Default: half of what the machine or container has left."
-_QUEUE_HELP = "Most choices waiting or running; more get 429 with Retry-After."
+_QUEUE_HELP = "Most choices waiting beside the --max-num-seqs that run; more get 429 with Retry-After."
+_ITL_HELP = "Seconds between tokens that running answers keep while prompts are read, e.g. 0.05."
 _NAMES_HELP = "Names the API answers to; may be given several times. Default: MODEL."
 _KEY_HELP = "Key that callers must send; may be given several times. Default: none."
 _KEY_FILE_HELP = "File of keys, one per line: KEY [NAME [TOKENS]]; TOKENS is a budget."
@@ -48,7 +49,7 @@ def serve(
     speculative_config: args.SpeculativeConfig = None,
     enable_prefix_caching: Annotated[bool, typer.Option(help="Reuse the KV of prompts that begin alike.")] = True,
     scheduling_policy: Annotated[str, typer.Option(metavar="NAME", help="Who goes first: fcfs, priority, lpm (longest prefix).")] = "fcfs",
-    itl_target: Annotated[float | None, typer.Option(metavar="S", help="Seconds between tokens that running answers keep.")] = None,
+    itl_target: Annotated[float | None, typer.Option(metavar="S", help=_ITL_HELP)] = None,
     max_num_queued_reqs: Annotated[int, typer.Option(parser=args.count("--max-num-queued-reqs"), metavar="N", help=_QUEUE_HELP)] = 1024,
     threads: args.Threads = None,
     api_key: Annotated[list[str] | None, typer.Option(metavar="KEY", help=_KEY_HELP, envvar="RIDGELINE_API_KEY")] = None,
