@@ -112,6 +112,8 @@ def test_what_was_found_is_kept_for_that_model_only(_cache: Path) -> None:
     for sums in ((), ("layers.9.out",), residual_sums(graph), residual_sums(graph)[::2]):  # nothing, unknown, all, no attention left
         keep_for(spec, replace(left, sums=sums))
         assert kept_for(spec) is None, sums
+    keep_for(spec, replace(left, agreement=7.0))
+    assert kept_for(spec) is None
     (_cache / KEPT).write_text('{"x": 3, "y"')
     assert kept_for(spec) is None
 

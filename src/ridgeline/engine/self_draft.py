@@ -63,7 +63,8 @@ def kept_for(spec: ModelSpec) -> LeftOut | None:
         left = LeftOut(tuple(found["sums"]), len(sums), float(found["agreement"]), float(found["gain"]))
     except (TypeError, KeyError, ValueError):
         return None
-    return left if left.sums and set(left.sums) < set(sums) and without(spec.graph, left.sums).caches else None
+    usable = 0.0 <= left.agreement <= 1.0 and left.sums and set(left.sums) < set(sums) and without(spec.graph, left.sums).caches
+    return left if usable else None
 
 
 def keep_for(spec: ModelSpec, left: LeftOut) -> None:
