@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -10,10 +11,10 @@ import pytest
 from tests.planner import planner_shapes as shapes
 from tests.scheduler.null_backend import Harness
 
-from ridgeline.engine.pace import Pace, paced_budget
+from ridgeline.engine.pace import Pace, pace_of, paced_budget
 from ridgeline.graph.manifest import manifest
-from ridgeline.graph.step import Span, Step
-from ridgeline.planner.cost import GraphCost
+from ridgeline.graph.step import SharedWalk, Span, Step
+from ridgeline.planner.cost import Cost, GraphCost
 from ridgeline.planner.hardware import Machine, assumed
 from ridgeline.planner.predictor import StepPredictor
 
@@ -69,6 +70,20 @@ def test_noise_and_steps_shorter_than_decoding_never_make_it_free() -> None:
     pace.learn(step(8, 100, 32, 64), 1e9)
     clean = truth()
     assert 0.3 * clean(step(8, 100, 64)) < pace(step(8, 100, 64)) < 3 * clean(step(8, 100, 64))
+
+
+def test_traffic_is_what_the_steps_moved_and_computed() -> None:
+    """Shared walks are read once, though the pace leaves them out; rates are those of the seconds in which steps ran."""
+    book = GraphCost(GRAPH, BYTES)
+    pace, total = pace_of(book, 2, "avx2"), Cost()
+    assert pace.traffic is not None and set(pace.traffic.figures().values()) == {0}
+    for one in (step(4, 600), step(4, 600, 64, 128), replace(step(4, 600), shared=(SharedWalk((0, 1, 2, 3), 512),))):
+        pace.learn(one, 1e-3)
+        total = total + book.total(book.work(one.spans, one.shared))
+    found = pace.traffic.figures()
+    assert found["bytes_kv_read"] == total.kv_read_bytes and found["bytes_weights"] == pytest.approx(total.weight_bytes, rel=1e-6)
+    assert found["flops_float"] == pytest.approx(total.f32_flops, rel=1e-6) and found["flops_integer"] == total.int8_flops > 0
+    assert found["recent_memory_bytes_per_s"] == pytest.approx(total.memory_bytes / 3e-3, rel=1e-3)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.03])
