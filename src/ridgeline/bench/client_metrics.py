@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ridgeline.bench.client_read import Reading
-from ridgeline.bench.stats import Summary, summary
+from ridgeline.bench.stats import Summary, rate, summary
 
 DEFINITIONS = {
     "ttft_ms": "from arrival (in an open loop the time a request was due) to the first event with content, reasoning or tool text",
@@ -128,8 +128,8 @@ def figures(outcomes: Sequence[Outcome], slo: Slo) -> Figures:
         failures=dict(Counter(o.reading.error for o in outcomes if o.reading.error is not None).most_common(10)),
         seconds=took, prompt_tokens=asked, output_tokens=made, cached_tokens=sum(cached) if cached else None,
         hit_rate=sum(cached) / known if known else None,
-        output_tok_s=_rate(made, took), total_tok_s=_rate(made + asked, took), requests_s=_rate(len(done), took),
-        goodput_s=_rate(met, took), attainment=met / len(outcomes) if outcomes else None,
+        output_tok_s=rate(made, took), total_tok_s=rate(made + asked, took), requests_s=rate(len(done), took),
+        goodput_s=rate(met, took), attainment=met / len(outcomes) if outcomes else None,
         ttft_ms=_ms(o.ttft_s for o in done), first_event_ms=_ms(first) if early else None,
         queue_ms=_ms(max(0.0, o.ttft_s - (o.reading.prefill_s or 0.0)) for o in told),
         prefill_ms=_ms(o.reading.prefill_s or 0.0 for o in told),
@@ -150,7 +150,3 @@ def span_s(outcomes: Sequence[Outcome]) -> float:
 
 def _ms(seconds: Iterable[float]) -> Summary | None:
     return summary([s * 1e3 for s in seconds])
-
-
-def _rate(count: float, seconds: float) -> float | None:
-    return count / seconds if seconds > 0 else None

@@ -18,7 +18,7 @@ from ridgeline.bench.client_metrics import Slo
 from ridgeline.bench.fragmentation import contiguous, held, paged
 from ridgeline.bench.replica import Live
 from ridgeline.bench.simulate import Run
-from ridgeline.bench.stats import Floats, summary
+from ridgeline.bench.stats import Floats, rate, summary
 from ridgeline.planner.price import per_million, rounded
 from ridgeline.planner.units import milliseconds
 
@@ -42,8 +42,8 @@ def outcome(run: Run, promise: Slo, usd_per_hour: Decimal | None = None) -> dict
     series = times(done)
     kept = [live for live in done if met(live, promise)]
     rates = {
-        "output_tok_s": _rate(made, seconds), "total_tok_s": _rate(made + asked, seconds), "requests_s": _rate(len(done), seconds),
-        "goodput_s": _rate(len(kept), seconds), "goodput_share": _rate(len(kept), len(run.lives) + len(run.refused)),
+        "output_tok_s": rate(made, seconds), "total_tok_s": rate(made + asked, seconds), "requests_s": rate(len(done), seconds),
+        "goodput_s": rate(len(kept), seconds), "goodput_share": rate(len(kept), len(run.lives) + len(run.refused)),
     }  # fmt: skip
     usd = None if usd_per_hour is None or seconds == 0 else per_million(usd_per_hour, made / seconds)
     return {
@@ -51,7 +51,7 @@ def outcome(run: Run, promise: Slo, usd_per_hour: Decimal | None = None) -> dict
         "refused_why": [f"{name}: {why}" for name, why in run.refused[:5]], "ended": dict(Counter(live.reason for live in run.lives)),
         "seconds": seconds, "steps": sum(r.steps for r in run.replicas), "prompt_tokens": asked, "output_tokens": made, **rates,
         **{name: _summed(values * 1e3) for name, values in series.items()},
-        "prefix_hit_rate": _rate(sum(live.hit for live in done), asked), "preemptions": sum(live.preemptions for live in run.lives),
+        "prefix_hit_rate": rate(sum(live.hit for live in done), asked), "preemptions": sum(live.preemptions for live in run.lives),
         **_machines(run), "kv_waste": _waste(run, done),
         "usd_per_hour": rounded(usd_per_hour), "usd_per_mtok": rounded(usd), "definitions": DEFINITIONS,
         "slo": {"ttft_ms": milliseconds(promise.ttft_s), "itl_ms": milliseconds(promise.tpot_s)},
@@ -118,7 +118,3 @@ def usage_over_time(run: Run, points: int = 100) -> list[tuple[float, float]]:
 def _summed(values: Floats) -> dict[str, float] | None:
     found = summary(values)
     return None if found is None else asdict(found)
-
-
-def _rate(count: float, seconds: float) -> float | None:
-    return count / seconds if seconds > 0 else None

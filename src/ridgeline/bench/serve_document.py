@@ -29,6 +29,7 @@ from ridgeline.bench.report_schema import (
 from ridgeline.bench.serve import ServeResult
 from ridgeline.bench.serve_cells import Cell as LoadCell
 from ridgeline.bench.stats import Summary, interval_of_median, quantiles
+from ridgeline.planner.units import milliseconds
 
 MAX_VALUES = 2000
 
@@ -46,7 +47,7 @@ def document(result: ServeResult, ours: str = "") -> dict[str, Any]:
         "workload": _workload(asked.preset) | {
             "trace": None if asked.trace is None else str(asked.trace), "requests": asked.count, "seed": asked.seed, "salt": result.salt,
             "kept_cache": asked.keep_cache, "scale": asked.scale, "ignore_eos": asked.ignore_eos, "temperature": asked.temperature,
-            "burst": asked.burst, "slo_ttft_ms": _ms(promise.ttft_s), "slo_tpot_ms": _ms(promise.tpot_s),
+            "burst": asked.burst, "slo_ttft_ms": milliseconds(promise.ttft_s), "slo_tpot_ms": milliseconds(promise.tpot_s),
             "characters_per_token": result.warm.characters, "characters_per_token_from": result.warm.characters_from,
         },
         "machine": machine(), "warm_up": asdict(result.warm), "cells": [cell_json(c) for c in result.cells],
@@ -95,7 +96,7 @@ def report(result: ServeResult, ours: str = "") -> ReportDocument:
     closed = all(c.kind == "concurrency" for c in result.cells)
     curve = Curve(
         name, asked.workload, tuple(point(c) for c in result.cells), "concurrency" if closed else "rate",
-        _ms(promise.ttft_s), _ms(promise.tpot_s), result.knee, result.saturated,
+        milliseconds(promise.ttft_s), milliseconds(promise.tpot_s), result.knee, result.saturated,
     )  # fmt: skip
     return ReportDocument(
         "bench serve", f"{name}: {asked.workload}", setup(result, ours), (curve,), tuple(_distributions(name, result.cells)),
@@ -233,7 +234,3 @@ def _workload(p: Preset) -> dict[str, Any]:
 
 def machine() -> dict[str, str]:
     return {"host": machine_name(), "system": platform.platform()}
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3

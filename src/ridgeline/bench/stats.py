@@ -41,6 +41,11 @@ def summary(values: Sequence[float] | Floats) -> Summary | None:
     return Summary(len(found), float(found.mean()), p50, p90, p95, p99, float(found.max()))
 
 
+def rate(count: float, seconds: float) -> float | None:
+    """None where no time passed."""
+    return count / seconds if seconds > 0 else None
+
+
 def quantiles(values: Sequence[float] | Floats, most: int) -> tuple[float, ...]:
     """All values in order; of more than `most` so many evenly spaced quantiles, the least and the greatest among them."""
     found = np.sort(np.asarray(values, np.float64)) if len(values) <= most else np.quantile(values, np.linspace(0.0, 1.0, most))
