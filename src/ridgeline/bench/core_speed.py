@@ -16,7 +16,7 @@ from ridgeline.planner.hardware import Machine
 
 T = TypeVar("T")
 SLOW = 0.9  # of the best: a measurement beside a slower probe does not count while there are others
-TRIES = 4  # times as many measurements as are asked for, at most
+TRIES = 2  # times as many measurements as are asked for, at most
 _SECONDS, _BYTES = 0.005, 1 << 20  # of a probe: some 10 ms in all, within the cores' own caches
 
 
