@@ -18,6 +18,7 @@ T = TypeVar("T")
 SLOW = 0.9  # of the best: a measurement beside a slower probe does not count while there are others
 TRIES = 2  # times as many measurements as are asked for, at most
 _SECONDS, _BYTES = 0.005, 1 << 20  # of a probe: some 10 ms in all, within the cores' own caches
+_PROBES = 3  # the best of so many: threads that were just woken may share a CPU for a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class CoreSpeed:
 
     def now(self) -> float:
         """Share of the ceiling that all threads together reach now, above 0.0; a little over 1.0 where the ceiling was not the best."""
-        return _native.probe(self._isa, self._machine.threads, _SECONDS, _BYTES)[2] / self._machine.int8_gops
+        best = max(_native.probe(self._isa, self._machine.threads, _SECONDS, _BYTES)[2] for _ in range(_PROBES))
+        return best / self._machine.int8_gops
 
     def beside(self, measure: Callable[[], T]) -> Taken[T]:
         """One measurement between two probes."""
