@@ -73,11 +73,32 @@ class Soak:
 
     async def run(self, workers: int, seed: int) -> None:
         """The whole load, then a second of silence."""
+        await self._widest(workers)
         began = time.monotonic()
         watch = asyncio.ensure_future(self._watch(began))
         await asyncio.gather(*(self._work(began, random.Random(seed + i), workers) for i in range(workers)))
         await asyncio.sleep(1.0)
         watch.cancel()
+
+    async def _widest(self, workers: int) -> None:
+        """A full chunk, one whose every token is scored, and every kind from all workers at once: what a step, a grammar and a reply need
+        grows to its bound here, and not at a chance later on."""
+        words = " ".join(WORDS * 50)
+        for body in ({"prompt": words, "max_tokens": 2}, {"prompt": words, "max_tokens": 0, "echo": True, "logprobs": 1}):
+            await self._all_well(TEXT, [body])
+        chance = random.Random(0)
+        kinds: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        while min(map(len, kinds.values()), default=0) < workers:
+            for kind, path, body, status in [ask(chance) for _ in range(200)]:
+                if status == 200 and len(kinds.setdefault(kind, [])) < workers:
+                    kinds[kind].append((path, body))
+        for asked in kinds.values():
+            await self._all_well(asked[0][0], [body for _, body in asked])
+
+    async def _all_well(self, path: str, bodies: list[dict[str, Any]]) -> None:
+        for status, data in await asyncio.gather(*(fetch(self.port, "POST", path, body) for body in bodies)):
+            if status != 200:
+                self.faults.append(f"widest, {path}: status {status}, {data[-300:]!r}")
 
     async def _watch(self, began: float) -> None:
         while True:
