@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import resource
+import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.tiny_gguf import tiny_gguf
 from tests.server.fake_engine import FakeEngine, served
 from tests.server.http_server import running
+from tests.server.process import serving
 from tests.server.raw import connect, request
 
 from ridgeline.server.app import ROUTES
@@ -75,3 +80,31 @@ def test_two_thousand_idle_connections() -> None:
         for sock in idle:
             sock.close()
         assert server.settled()
+
+
+@pytest.mark.long
+def test_ten_thousand_idle_connections(tmp_path: Path) -> None:
+    """SE-04 to the letter, on a process of its own: a machine's file limit counts either side by itself."""
+    raise_file_limit()
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 10_200:
+        pytest.skip("the hard file limit of this machine is below 10200")
+    ask = {"prompt": "x", "max_tokens": 3}
+    with serving(str(tiny_gguf(tmp_path / "tiny.gguf"))) as server:
+        server.post("/v1/completions", ask)
+        files = Path(f"/proc/{server.process.pid}/fd")
+        before = len(list(files.iterdir()))
+        idle = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(10_000)]
+        for sock in idle[::2]:
+            sock.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n")
+        assert b"choices" in server.post("/v1/completions", ask)
+        assert len(list(files.iterdir())) >= before + 9_000  # some may have been closed by their time limit
+        for sock in idle:
+            sock.close()
+        for _ in range(500):
+            if len(list(files.iterdir())) <= before + 1:
+                break
+            time.sleep(0.02)
+        assert len(list(files.iterdir())) <= before + 1
+        assert b"choices" in server.post("/v1/completions", ask)
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0 and "Traceback" not in server.said

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.cli.tiny_gguf import tiny_gguf
 
-from ridgeline.bench.spec import DOMAINS, SpecBenchOptions, prompts_of
+from ridgeline.bench.report import report as report_of
+from ridgeline.bench.report_json import documents_of
+from ridgeline.bench.spec import DOMAINS, DomainText, Row, SpecBenchOptions, SpecReport, prompts_of
+from ridgeline.bench.spec_report import document as document_of
 from ridgeline.bench.spec_text import degenerate, quoted
 from ridgeline.bench.spec_times import WIDTHS, NarrowTimes
 from ridgeline.cli import main
@@ -67,6 +71,7 @@ def test_the_report_of_a_tiny_model(
     for more in ([], ["--speculative-config", config]):
         assert main(["bench", "spec", tiny, "--domain", "chat", "--drafts", "1,3", "--gen", "6", "--json", *more]) == 0
         report = json.loads(capsys.readouterr().out)
+        check_report(report)
         rows = report["rows"]
         assert [(r["drafts"], r["adaptive"]) for r in rows] == [(0, False), (1, False), (3, False), (3, True)]
         assert report["differing"] == 0 and sum(r["best"] for r in rows) == 1 and rows[0]["speedup"] == 1.0
@@ -75,3 +80,25 @@ def test_the_report_of_a_tiny_model(
     assert main(["bench", "spec", tiny, "--domain", "creative", "--drafts", "2", "--gen", "4"]) == 0
     shown = capsys.readouterr().out
     assert "creative: 2 answers" in shown and "the words were the same with every setting" in shown
+
+
+def check_report(found: dict[str, Any]) -> None:
+    """`bench report` takes it: each figure has a point for every fixed number of guesses, the table a row for every setting."""
+    (document,) = documents_of(found, "spec.json")
+    plots = {plot.title: plot for plot in document.plots}
+    speed, loops = plots["Speed-up"], plots["Time of a loop"]
+    assert [x for x, _ in speed.lines[0].points] == [0, 1, 3] == [x for x, _ in loops.lines[0].points]
+    assert speed.lines[0].points == tuple((r["drafts"], r["speedup"]) for r in found["rows"] if not r["adaptive"])
+    assert len(loops.lines) == 2
+    guessed = [r["drafts"] for r in found["rows"] if r["acceptance"] is not None and not r["adaptive"]]
+    assert [x for x, _ in plots["Guesses that came true"].lines[0].points] == guessed if guessed else "Guesses that came true" not in plots
+    assert len(document.tables[0].rows) == len(document.predictions) == len(found["rows"])
+    best = next(r for r in found["rows"] if r["best"])
+    assert document.notes[0].startswith(f"chat: {best['drafts']} guesses are best" if best["drafts"] else "chat: no number of guesses")
+    assert "Speed-up" in report_of([document]).html
+
+
+def test_a_kind_of_text_that_does_not_count_has_no_points() -> None:
+    row = Row("code", 0, False, 0, 0.0, 0.0, None, 0.0, 0.0, 0.0, 0.0, True)
+    found = document_of(SpecReport("m", "ngram", None, 1, "avx2", 8, 0.0, [row], [DomainText("code", 6, 0.0, 0.0, 0.0)], 0), "1")
+    assert found.plots == () and "none of 6 answers quotes" in found.notes[0]

@@ -31,11 +31,15 @@ def spec(
     \b
     Examples:
       ridgeline bench spec smollm2
-      ridgeline bench spec smollm2 --domain extraction --drafts 2,4,8 --json
+      ridgeline bench spec smollm2 --domain extraction --drafts 2,4,8 --json > spec.json
+      ridgeline bench report spec.json -o spec.html                                        the sweep as figures
       ridgeline bench spec ./big.gguf --speculative-config '{"method": "draft_model", "model": "./small.gguf"}'
       ridgeline bench spec smollm2 --speculative-config '{"method": "self"}'
     """
+    from ridgeline import __version__
+    from ridgeline.bench.report_json import to_json
     from ridgeline.bench.spec import DOMAINS, SpecBenchOptions, render, run
+    from ridgeline.bench.spec_report import document
     from ridgeline.cli.output import note, print_json
 
     options = args.load_options(
@@ -44,6 +48,6 @@ def spec(
     )  # fmt: skip
     report = run(SpecBenchOptions(options, args.counts("--drafts", drafts), tuple(domain or DOMAINS), gen, repeat, temperature), note)
     if json:
-        print_json(report.as_json())
+        print_json(report.as_json() | {"report": to_json(document(report, __version__))})
     else:
         print(render(report))
