@@ -166,6 +166,25 @@ def test_prompt_past_the_context_gives_both_numbers(capsys: pytest.CaptureFixtur
     refused(capsys, ["run", tiny, "--raw", "x" * 500], "500", str(CONTEXT), "--max-model-len")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--raw", "x" * 500], ("500 tokens", str(CONTEXT))), (["x" * 500], (str(CONTEXT), "--max-model-len")),
+        (["x" * 10**7], ("at least", str(CONTEXT))), (["--raw", ""], ("no tokens",)),
+        (["hi", "--trace", "/nowhere/t.json"], ("/nowhere/t.json", "folder")),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused_before_anything_is_packed(
+    capsys: pytest.CaptureFixture[str], tiny: str, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("ridgeline.engine.loader.load_program", _packs)
+    refused(capsys, ["run", tiny, *arguments], *words)
+
+
+def _packs(*_: object, **__: object) -> None:
+    raise AssertionError("weights are packed")
+
+
 @pytest.mark.parametrize("raw", [[], ["--raw"]])
 def test_an_empty_prompt(capsys: pytest.CaptureFixture[str], tiny: str, raw: list[str]) -> None:
     if raw:
@@ -175,7 +194,10 @@ def test_an_empty_prompt(capsys: pytest.CaptureFixture[str], tiny: str, raw: lis
 
 
 @pytest.mark.parametrize("command", [["run", "hi"], ["chat"]])
-def test_no_chat_template_names_the_remedy(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]) -> None:
+def test_no_chat_template_names_the_remedy(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setattr("ridgeline.engine.loader.load_program", _packs)
     path = tiny_gguf(tmp_path / "base.gguf", template=None)
     refused(capsys, [command[0], str(path), *command[1:]], "base.gguf", "no chat template", "--raw")
 

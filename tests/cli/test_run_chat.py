@@ -216,6 +216,8 @@ def test_inspect_counts_what_is_in_the_file(capsys: Capture, tiny: str) -> None:
     assert total["op"] == "total" and total["flops"] == sum(o["flops"] for o in doc["ops"][:-1])
     assert total["kv_bytes"] == 65 * model["kv_bytes_per_token"]  # 64 read, one written
     assert {k["subject"] for k in doc["kernels"]} >= {t["name"] for t in doc["tensors"] if len(t["shape"]) == 2}
+    used = {t["name"]: t["active"] for t in doc["techniques"]}
+    assert (used["fused projections"], used["fused add and norm"], used["FlashAttention"]) == ("4 times", "3 times", "2 times")
     assert doc["metadata"]["general.name"] == "tiny"
 
 

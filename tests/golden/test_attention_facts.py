@@ -15,6 +15,8 @@ from tests.equivalence.world import Work, World
 from tests.models.tiny import VOCAB, config, random_tensors, tiny
 from tests.reference.running import run_whole
 
+from ridgeline.backends import cpu
+from ridgeline.backends.base import LoadPlan
 from ridgeline.backends.reference import ops
 from ridgeline.formats.tensors import Tensors
 from ridgeline.graph.graph import Graph
@@ -70,6 +72,26 @@ def test_row_56_windows_of_w_in_l_layers_see_l_times_w_minus_1_back(layers: int)
         a, b = (logits(backend, graph, tensors, t) for t in (tokens, other))
         changed = [p for p in range(len(tokens)) if not np.array_equal(a[p], b[p])]
         assert changed == list(range(reach + 1)), backend
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+def test_row_48_ordinary_grouped_and_multi_query_heads(kv_heads: int) -> None:
+    """4 query heads on 4, 2 and 1 KV heads: the KV bytes are in proportion, the numbers those of the reference, and those of ordinary
+    attention whose KV heads are written out once for each query head that shares them."""
+    made = cast(LlamaConfig, config("llama"))
+    graphs = [build(replace(made, layers=tuple(replace(layer, kv_heads=n) for layer in made.layers))) for n in (kv_heads, 4)]
+    tensors = random_tensors(graphs[0])
+    dim = made.sizes.head_dim
+    written = {}
+    for name, t in tensors.items():
+        if name.endswith((".k", ".v")):
+            heads = np.repeat(t.data.reshape(kv_heads, dim, -1), 4 // kv_heads, axis=0)
+            written[name] = replace(t, shape=(4 * dim, t.columns), data=heads.reshape(4 * dim, -1))
+    native = cpu.load(graphs[0], tensors, LoadPlan((3,), 16, "bf16", 2))
+    assert native.kv_bytes == kv_heads * 3 * 16 * len(made.layers) * 2 * dim * 2
+    found = logits("cpu", graphs[0], tensors, TOKENS)
+    for other in (logits("reference", graphs[0], tensors, TOKENS), logits("cpu", graphs[1], {**tensors, **written}, TOKENS)):
+        assert np.abs(found - other).max() < 1e-4
 
 
 def logits(backend: str, graph: Graph, tensors: Tensors, tokens: npt.NDArray[np.int32]) -> Array:

@@ -1,8 +1,15 @@
-"""Which kernel serves which op, as rows chosen once at load and shown by `inspect --kernels`. Knows no kernel's inside."""
+"""Which kernel serves which op, as rows chosen once at load and shown by `inspect --kernels`, and which techniques a program uses.
+
+Knows no kernel's inside.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from ridgeline.backends.base import KEY_SEGMENT
+from ridgeline.graph.graph import Graph
+from ridgeline.graph.ops import AddNorm, Attend, LinearGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +28,28 @@ def why_kernel(isa: str, forced: bool, kernel: str) -> str:
     if isa not in kernel:
         return f"no {isa} kernel for this format, so the best one below it"
     return "asked for" if forced else f"{isa} is the best that this CPU supports"
+
+
+@dataclass(frozen=True, slots=True)
+class Technique:
+    """A way to be fast under the name that people know: how often or whether it is `active`, `how`, and what shows the `difference`."""
+
+    name: str
+    active: str
+    how: str
+    difference: str
+
+
+def techniques(graph: Graph, threads: int, instructions: int) -> list[Technique]:
+    """Of a fused graph on the CPU; `instructions`: of its native program."""
+    groups, norms, attends = (sum(isinstance(op, kind) for op in graph.ops) for kind in (LinearGroup, AddNorm, Attend))
+    several = f"on {threads} threads" if threads > 1 else "off: one thread"
+    segments = f"of {KEY_SEGMENT} keys"
+    return [
+        Technique("fused projections", f"{groups} times", "linears of one value (q, k, v; gate, up) read and quantize it once", "-"),
+        Technique("fused add and norm", f"{norms} times", "a residual sum is normed where it is made", "-"),
+        Technique("FlashAttention", f"{attends} times", "online softmax (max, sum, output) over tiles; no T x S scores", "--isa"),
+        Technique("FlashDecoding", several, f"segments {segments} of one sequence on several threads, merged in order", "--threads 1"),
+        Technique("cascade", "when shared", f"a prefix is walked once, by segments {segments}", "bench engine --scenario branch"),
+        Technique("CUDA graphs", "no: no GPU", f"a step is one native call of {instructions} instructions anyway", "-"),
+    ]  # fmt: skip

@@ -20,8 +20,7 @@ HELP = "/exit or Ctrl-D ends, /clear forgets the conversation, Ctrl-C stops an a
 def converse(options: Options, params: SamplingParams, *, system: str | None, show_spec: bool = False) -> int:
     """Returns the exit code: 0, 2 when a piped line could not be answered, 130 after two Ctrl-C at the prompt."""
     with starting():
-        llm = LLM.from_options(options)
-    llm.model.text.require_template()
+        llm = LLM.from_options(options, lambda words, limits: words.require_template())
     person = sys.stdin.isatty()
     for line in llm.model.plan.notes:
         note(f"note: {line}")

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
+from ridgeline.backends.table import techniques
+from ridgeline.bench.probe import machine
 from ridgeline.cli.output import note, print_json, printable, size, table
 from ridgeline.engine.loader import OpenModel, load_cpu, open_model
 from ridgeline.errors import UserError
@@ -16,6 +18,8 @@ from ridgeline.graph.step import Span
 from ridgeline.kv.layout import bytes_per_token
 from ridgeline.options import Options
 from ridgeline.planner.cost import Cost, parameters
+from ridgeline.planner.hardware import Machine
+from ridgeline.planner.roofline import times
 
 SHOWN = 200  # longest metadata value that is printed whole
 
@@ -47,7 +51,10 @@ def show(options: Options, asked: Asked, *, as_json: bool) -> None:
         parts["step"] = {"new": asked.new, "past": asked.past, "batch": asked.batch}
         parts["ops"] = op_rows(model, asked)
     if asked.kernels:
-        parts["kernels"] = kernel_rows(model)
+        program = load_cpu(model)
+        parts["kernels"] = [asdict(row) for row in program.kernels()]
+        used = techniques(program.graph, model.plan.threads, program.native.instructions())
+        parts["techniques"] = [asdict(row) for row in used]
     if as_json:
         print_json(parts)
     else:
@@ -102,23 +109,21 @@ def formats(model: OpenModel) -> list[dict[str, Any]]:
 
 
 def op_rows(model: OpenModel, asked: Asked) -> list[dict[str, Any]]:
-    """One row per op of the graph as it was built, then the sum."""
-    book = model.costs()
+    """One row per op of the graph as it was built, then the sum. Times: what memory and arithmetic alone would take here."""
+    book, host = model.costs(), machine(model.plan.threads, model.plan.isa)
     step = book.work([Span(i, asked.past, asked.new, 1) for i in range(asked.batch)])
     rows, total = [], Cost()
     for op, cost in book.ops(step):
-        rows.append(_op_row(type(op).__name__, ", ".join(results(op)) or getattr(op, "cache", ""), cost))
+        rows.append(_op_row(type(op).__name__, ", ".join(results(op)) or getattr(op, "cache", ""), cost, host))
         total += cost
-    return [*rows, _op_row("total", "", total)]
+    return [*rows, _op_row("total", "", total, host)]
 
 
-def _op_row(kind: str, makes: str, cost: Cost) -> dict[str, Any]:
+def _op_row(kind: str, makes: str, cost: Cost, host: Machine) -> dict[str, Any]:
+    t = times(cost, host)
     return {"op": kind, "makes": makes, "flops": cost.flops, "bytes": cost.bytes, "weight_bytes": cost.weight_bytes,
-            "kv_bytes": cost.kv_read_bytes + cost.kv_write_bytes, "intensity": round(cost.intensity, 3)}  # fmt: skip
-
-
-def kernel_rows(model: OpenModel) -> list[dict[str, Any]]:
-    return [asdict(row) for row in load_cpu(model).kernels()]
+            "kv_bytes": cost.kv_read_bytes + cost.kv_write_bytes, "intensity": round(cost.intensity, 3),
+            "memory_us": round(t.memory_s * 1e6, 2), "math_us": round(t.math_s * 1e6, 2), "bound": t.bound}  # fmt: skip
 
 
 def _print(parts: Mapping[str, Any]) -> None:
@@ -127,7 +132,7 @@ def _print(parts: Mapping[str, Any]) -> None:
         print(f"{key.replace('_', ' '):>34}  {shown}" + (f"  ({size(value)})" if "bytes" in key and value >= 1000 else ""))
     print("\nformats")
     print(_rows(parts["formats"]))
-    for name in ("ops", "kernels", "tensors"):
+    for name in ("ops", "kernels", "techniques", "tensors"):
         if name in parts:
             step = parts.get("step", {})
             print(f"\n{name}" + (f" for a step of {step['batch']} x {step['new']} tokens after {step['past']}" if name == "ops" else ""))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
-from ridgeline.cli.output import note, print_json
+from ridgeline.cli.output import note, print_json, writable
 from ridgeline.cli.report import closing_report, timings
 from ridgeline.cli.start import starting
 from ridgeline.engine.choice import Choice
 from ridgeline.engine.llm import LLM
+from ridgeline.engine.request import EngineRequest, Limits, check, refuse_hopeless
 from ridgeline.engine.trace import Trace
+from ridgeline.engine.words import Words
 from ridgeline.errors import InternalError, UserError
 from ridgeline.options import Options
 from ridgeline.types import SamplingParams
@@ -23,12 +26,19 @@ def answer(
     """Returns the exit code: 0, or 1 when the model's numbers broke on the way. Raises `UserError` for what cannot be served."""
     if raw and system is not None:
         raise UserError("--system needs a chat template, --raw uses none", field="--system", value=system, remedy="leave one of them out")
-    text = read_prompt(prompt, strip=not raw)
+    if trace is not None:
+        writable(Path(trace))
+    text, ids = read_prompt(prompt, strip=not raw), list[int]()
+
+    def accept(words: Words, limits: Limits) -> None:
+        refuse_hopeless(words.tokenizer.least_ids(text), limits)
+        ids.extend(words.encode(text) if raw else words.render(messages(system, text))[1])
+        check(EngineRequest("0", ids, params), limits)
+
     with starting():
-        llm = LLM.from_options(options)
+        llm = LLM.from_options(options, accept)
     for line in llm.model.plan.notes:
         note(f"note: {line}")
-    ids = llm.model.text.encode(text) if raw else llm.model.text.render(messages(system, text))[1]
     llm.core.trace = Trace() if trace is not None else None
     seq = _generate(llm, ids, params, show=not as_json)
     if trace is not None and llm.core.trace is not None:

@@ -5,7 +5,7 @@ Knows the order of things and nothing of their insides. `open_model` packs no we
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -14,6 +14,7 @@ from time import perf_counter
 from ridgeline.backends import cpu
 from ridgeline.backends.base import KEY_SEGMENT, LoadPlan, Program
 from ridgeline.backends.cpu import CpuProgram, default_threads
+from ridgeline.backends.cpu.selftest import check_kernels
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.drafting import DraftFile, draft_of_itself, open_draft
 from ridgeline.engine.machine import memory_budget
@@ -37,6 +38,8 @@ from ridgeline.options import Options, Plan, speculative_config
 from ridgeline.planner.cost import GraphCost
 from ridgeline.scheduler.state import SchedulerConfig, SchedulerState
 
+# Looks at what will be asked of a model before anything is packed, and refuses it by raising.
+Accept = Callable[[Words, Limits], None]
 # Logits of prompt positions (prompt_logprobs) that one step may hold.
 PROMPT_ROWS_BYTES = 64 << 20
 
@@ -114,12 +117,14 @@ def _open_with_draft(path: Path, checkpoint: Checkpoint, spec: ModelSpec, draft:
     return OpenModel(checkpoint, spec, replace(plan, notes=(*plan.notes, note)), OpenModel(draft.checkpoint, draft.spec, theirs))
 
 
-def load(options: Options) -> LoadedModel:
-    """Everything that a request needs. Raises like `open_model`, and for a tokenizer that is not understood."""
+def load(options: Options, accept: Accept | None = None) -> LoadedModel:
+    """Everything that a request needs. Raises like `open_model`, for a tokenizer that is not understood, and as `accept` does."""
     start = perf_counter()
     (path, checkpoint, spec), memory = _opened(options), memory_budget()
     model, packed = _planned(options, path, checkpoint, spec, memory), None
     text = open_words(checkpoint)
+    if accept is not None:
+        accept(text, Limits(model.plan.max_model_len, text.vocab_size, text.stop_ids))
     of_itself = model.plan.speculative is not None and model.plan.speculative.method == "self"
     left = kept_for(spec) if of_itself else None
     if of_itself and left is None:
@@ -171,6 +176,8 @@ def load_cpu(model: OpenModel, shared: CpuProgram | None = None, taps: tuple[str
     plan, spec = model.plan, model.spec
     with packing_bar(plan.model) as report:
         wanted = LoadPlan(plan.blocks, plan.block_size, plan.kv_dtype, plan.threads, taps)
+        if shared is None:
+            check_kernels(spec.tensors.values(), None if plan.isa == "auto" else plan.isa)
         isa, packed = None if plan.isa == "auto" else plan.isa, None if shared is None else shared.packed
         program = cpu.load(spec.graph, spec.tensors, wanted, isa, report, shared=packed)
     model.checkpoint.check_unchanged()

@@ -118,10 +118,7 @@ def check(request: EngineRequest, limits: Limits) -> None:
     if len(prompt) == 0:
         raise UserError("the prompt has no tokens", field="prompt", value=0, limit=1, remedy="give at least one character")
     if len(prompt) >= limits.max_model_len:
-        raise ContextLengthError(
-            f"the prompt has {len(prompt)} tokens, the model length is {limits.max_model_len} (prompt and answer together)",
-            field="prompt", value=len(prompt), limit=limits.max_model_len, remedy="shorten the prompt or raise --max-model-len",
-        )  # fmt: skip
+        raise _too_long(len(prompt), limits)
     _check_ids("prompt", prompt, vocab)
     _check_ids("stop_token_ids", p.stop_token_ids, vocab)
     _check_ids("logit_bias", [t for t, _ in p.logit_bias], vocab)
@@ -134,6 +131,19 @@ def check(request: EngineRequest, limits: Limits) -> None:
         raise UserError(text, field="min_tokens", value=p.min_tokens, limit=p.max_tokens)
     if request.timeout_s is not None and not request.timeout_s > 0:
         raise UserError(f"the timeout is {request.timeout_s} s, must be above 0", field="timeout_s", value=request.timeout_s, limit=0)
+
+
+def refuse_hopeless(least: int, limits: Limits) -> None:
+    """Raises `ContextLengthError` for a text of `least` tokens or more that cannot fit, before it is cut into them."""
+    if least >= limits.max_model_len:
+        raise _too_long(least, limits, "at least ")
+
+
+def _too_long(count: int, limits: Limits, bound: str = "") -> ContextLengthError:
+    return ContextLengthError(
+        f"the prompt has {bound}{count} tokens, the model length is {limits.max_model_len} (prompt and answer together)",
+        field="prompt", value=count, limit=limits.max_model_len, remedy="shorten the prompt or raise --max-model-len",
+    )  # fmt: skip
 
 
 def _check_ids(name: str, ids: Sequence[int], vocab: int) -> None:
