@@ -120,11 +120,27 @@ def _times(d: Deployment, batch: int, context: int) -> Iterator[Line]:
     if ceiling is not None:
         yield Line("asymptote", "W / KV per sequence", f"{speed} / {d.sequence_bytes(context):,} B", f"{ceiling:,.1f} tok/s")
     yield from _prompt(d, context)
+    yield from _terms(d.facts, batch, context)
     for cell in four_cells(d, batch, context):
         yield Line(
             cell.name, f"intensity {cell.formula}", f"memory {cell.memory_s * 1e6:,.1f} us, math {cell.math_s * 1e6:,.1f} us a layer",
             f"{cell.intensity:,.2f} FLOP/byte: {cell.bound} bound",
         )  # fmt: skip
+
+
+def _terms(f: ModelFacts, B: int, S: int) -> Iterator[Line]:
+    """What the intensities below are made of, for one layer in 16 bits: the lecture's symbols, then these numbers in them."""
+    D, F, N, K, H = f.dim, f.ffn or f.dim, f.heads, f.kv_heads, f.head_dim
+    for phase, T in (("prefill", S), ("generation", 1)):
+        mlp = formulas.gated_mlp(B, T, D, F)
+        yield Line(f"{phase} MLP FLOPs", "6BTDF", f"6 x {B} x {T} x {D} x {F}", f"{mlp.flops:,}")
+        moved = f"4 x {B} x {T} x {D} + 4 x {B} x {T} x {F} + 6 x {D} x {F}"
+        yield Line(f"{phase} MLP bytes", "4BTD + 4BTF + 6DF", moved, f"{mlp.bytes:,}")
+        if N and not any(k.cache.v_aliases_k for k in f.kept):
+            scores = formulas.attention(B, S, T, N, K, H)
+            yield Line(f"{phase} attention FLOPs", "4BSTNH", f"4 x {B} x {S} x {T} x {N} x {H}", f"{scores.flops:,}")
+            moved = f"4 x {B} x {S} x {K} x {H} + 4 x {B} x {T} x {N} x {H}"
+            yield Line(f"{phase} attention bytes", "4BSKH + 4BTNH", moved, f"{scores.bytes:,}")
 
 
 def _prompt(d: Deployment, context: int) -> Iterator[Line]:
