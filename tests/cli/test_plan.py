@@ -128,6 +128,9 @@ def test_explained(capsys: pytest.CaptureFixture[str]) -> None:
     text = "\n".join(p["explain"])
     assert "13,015,449,600" in text and "40 x 128" in text and "23.8 ms (memory bound)" in text
     assert "prefill attention" in text and "512.00 FLOP/byte: compute bound" in text and "1.00 FLOP/byte: memory bound" in text
+    assert f"6BTDF = 6 x 64 x 1024 x 5120 x 13824 = {6 * 64 * 1024 * 5120 * 13824:,}" in text
+    assert f"generation MLP bytes: 4BTD + 4BTF + 6DF = 4 x 64 x 1 x 5120 + 4 x 64 x 1 x 13824 + 6 x 5120 x 13824 = {429_522_944:,}" in text
+    assert f"4BSTNH = 4 x 64 x 1024 x 1 x 40 x 128 = {4 * 64 * 1024 * 40 * 128:,}" in text
     assert "F = 13824 is 2.70 D" in text
     assert "838,860,800 B / (1 x 450 GB/s) = 1.864 ms beside the TTFT" in text  # row 121: prompts computed elsewhere
     latent = "\n".join(run(capsys, "plan", "deepseek-v2-lite", "--device", "h100 sxm", "--batch", "1", "--explain")["explain"])

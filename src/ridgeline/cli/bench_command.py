@@ -96,9 +96,13 @@ def bench_engine(
       ridgeline bench engine smollm2 --scenario decode --against ~/llama.cpp/build/bin/llama-batched-bench
       ridgeline bench engine smollm2 --scenario branch --trace branch.json --json
     """
-    from ridgeline.bench.engine import SCENARIOS, EngineBenchOptions, render, run
-    from ridgeline.cli.output import note, print_json
+    from pathlib import Path
 
+    from ridgeline.bench.engine import SCENARIOS, EngineBenchOptions, render, run
+    from ridgeline.cli.output import note, print_json, writable
+
+    if trace is not None:
+        writable(Path(trace))
     options = args.load_options(
         model, max_model_len=None, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu", isa=isa,
         max_num_seqs=max(seqs, 32),
