@@ -336,8 +336,9 @@ def test_the_engine_in_process_answers_as_the_server_does(tmp_path: Path, capsys
     ]  # fmt: skip
     write(tmp_path / "in.jsonl", lines)
     given = ["batch", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"), "--model", model]
-    assert main([*given, "--served-model-name", "tiny", "--json"]) == 2
+    assert main([*given, "--served-model-name", "tiny", "--price", "36/h", "--json"]) == 2
     summary = json.loads(capsys.readouterr().out)
+    assert summary["usd"] == pytest.approx(0.01 * summary["seconds"], abs=1e-6)  # row 168: what the run cost
     found = replies(tmp_path)
     assert [r["response"]["status_code"] for r in found] == [200, 200, 400, 404, 200, 200]
     assert found[0]["response"]["body"]["choices"][0]["message"]["role"] == "assistant"

@@ -37,6 +37,13 @@ def test_one_changed_token_hits_what_is_before_it(at: int, size: int) -> None:
     assert shared == run([STEM], spell, BlocksOptions(size)).rows[0][0].tables[0][: at // size]
 
 
+def test_the_talks_prefix_of_1656_tokens() -> None:
+    """Test vector 7: at blocks of 16, 103 whole blocks: hashes find 1,648 tokens; the tree finds all 1,656."""
+    stem = list(range(1656))
+    found = rows(run([[*stem, 2000], [*stem, 2001]], spell, BlocksOptions(16)), 1)
+    assert (found["radix"].hit, found["hash"].hit) == (1656, 1648) and 1648 == 103 * 16
+
+
 def test_policies_on_the_same_requests_differ_by_block_rounding() -> None:
     rng = np.random.default_rng(1)
     prompts = [[*STEM[: int(rng.integers(1, len(STEM)))], *rng.integers(0, 50, 9).tolist()] for _ in range(12)]

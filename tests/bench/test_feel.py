@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from ridgeline.bench.feel import FeelOptions, render, run
+from ridgeline.bench.feel_report import document
 from ridgeline.bench.machine_load import own_rss
 from ridgeline.bench.random_gguf import SHAPES, write_random
+from ridgeline.bench.report import report as charts
+from ridgeline.bench.report_json import documents_of, to_json
 from ridgeline.cli import main
 from ridgeline.errors import UserError
 from ridgeline.options import Options
@@ -39,6 +42,13 @@ def test_memory_times_and_people(model: str) -> None:
     assert report.together[-1].first_s < report.together[0].end_s
     text = render(report)
     assert "before loading" in text and "the last waits" in text and "fit:" in text
+    last = max(w.end_s for w in report.together)
+    assert report.tok_s(report.together) == pytest.approx(3 * 6 / last) and report.itl_s(report.together) > 0
+    assert report.as_json()["rates"]["one_by_one"]["itl_ms"] == pytest.approx(report.itl_s(report.one_by_one) * 1e3)
+    made = document(report, "1.0")
+    assert documents_of(json.loads(json.dumps(to_json(made))), "f") == [made]
+    page = charts([made], reported=False).html
+    assert "Memory by prompt" in page and "Time to the first token" in page and page.count("3 people who ask at once") >= 2
 
 
 def test_memory_of_this_process() -> None:

@@ -61,7 +61,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class FeelReport:
-    """others: share of the processors that others had meanwhile, steal included."""
+    """output: tokens of each one's answer; others: share of the processors that others had meanwhile, steal included."""
 
     model: str
     threads: int
@@ -74,9 +74,20 @@ class FeelReport:
     one_by_one: tuple[Waiting, ...]
     together: tuple[Waiting, ...]
     others: float
+    output: int
+
+    def tok_s(self, people: Sequence[Waiting]) -> float:
+        """Output tokens of all over the time until the last of them."""
+        return len(people) * self.output / max(w.end_s for w in people)
+
+    def itl_s(self, people: Sequence[Waiting]) -> float:
+        """Mean time between the tokens of one answer."""
+        return sum(w.end_s - w.first_s for w in people) / len(people) / max(1, self.output - 1)
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        rates = {name: {"tok_s": self.tok_s(of), "itl_ms": self.itl_s(of) * 1e3}
+                 for name, of in (("one_by_one", self.one_by_one), ("together", self.together))}  # fmt: skip
+        return asdict(self) | {"rates": rates}
 
 
 def run(asked: FeelOptions, say: Say = lambda line: None) -> FeelReport:
@@ -93,7 +104,7 @@ def run(asked: FeelOptions, say: Say = lambda line: None) -> FeelReport:
     during = cpu_time() - begun
     return FeelReport(
         model.plan.model, model.plan.threads, before, loaded, int(getattr(model.program, "weight_bytes", 0)), model.load_s, rows,
-        fit, alone, together, during.steal + during.others,
+        fit, alone, together, during.steal + during.others, asked.output,
     )  # fmt: skip
 
 
@@ -128,6 +139,7 @@ def render(report: FeelReport) -> str:
     lines.append(f"fit: {report.ttft_fit}\n")
     for title, people in (("one after the other", report.one_by_one), ("together", report.together)):
         lines += _queue(title, people, max(w.end_s for w in report.one_by_one))
+        lines.append(f"         {report.tok_s(people):.1f} tok/s in all, {report.itl_s(people) * 1e3:.1f} ms between one's tokens\n")
     saved = report.one_by_one[-1].first_s / max(1e-9, report.together[-1].first_s)
     lines.append(f"the last one's first word comes {saved:.1f}x sooner when they are served together")
     return "\n".join(lines)
@@ -139,7 +151,7 @@ def _queue(title: str, people: Sequence[Waiting], whole_s: float) -> list[str]:
     for w in people:
         wait, read, answer = (round(BAR * s / whole_s) for s in (w.queue_s, w.first_s - w.queue_s, w.end_s - w.first_s))
         lines.append(f"{w.name:>8} {w.queue_s:6.2f} s {'.' * wait}{'#' * max(1, read)}{'=' * answer}")
-    lines.append(f"         the last waits {people[-1].queue_s:.2f} s, all is done after {max(w.end_s for w in people):.2f} s\n")
+    lines.append(f"         the last waits {people[-1].queue_s:.2f} s, all is done after {max(w.end_s for w in people):.2f} s")
     return lines
 
 

@@ -71,6 +71,7 @@ def curve_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
         title = f"{workload}: latency against throughput"
         yield Figure(_curve_figure(title, group, load), FIGURE.format(title))
         yield Figure(_load_figure(f"{workload}: throughput against {_load_words(load)}", group, load), "")
+        yield Figure(_time_figure(f"{workload}: time per token against {_load_words(load)}", group, load), "")
         for curve in group:
             yield cells_grid(curve)
         meant = {k: v for d in documents for k, v in d.definitions.items() if d.curves}
@@ -111,6 +112,22 @@ def _load_figure(title: str, group: Sequence[Curve], load: str) -> str:
         if predicted:
             series.append(Series(f"{c.engine}, predicted", predicted, "line", i))
     return line_plot(title, Axis(_load_words(load)), Axis("output tok/s"), series)
+
+
+def _time_figure(title: str, group: Sequence[Curve], load: str) -> str:
+    """TPOT, with what was predicted for it, the promise, and the best load: the last that keeps it, or the knee."""
+    timed = [[(p.load, p.tpot_ms.p50) for p in c.points if p.tpot_ms is not None] for c in group]
+    series, notes = [Series(c.engine, at) for c, at in zip(group, timed, strict=True)], []
+    for i, (c, at) in enumerate(zip(group, timed, strict=True)):
+        predicted = [(p.load, p.predicted_tpot_ms) for p in c.points if p.predicted_tpot_ms is not None]
+        if predicted:
+            series.append(Series(f"{c.engine}, predicted", predicted, "line", i))
+        kept = [p for p in at if c.slo_tpot_ms is not None and p[1] <= c.slo_tpot_ms]
+        chosen = [p for p in at if p[0] == c.knee] if c.slo_tpot_ms is None else kept[-1:]
+        notes += [Note(x, y, f"best: {x:g}") for x, y in chosen]
+    promises = {c.slo_tpot_ms for c in group if c.slo_tpot_ms is not None}
+    rules = [Rule("y", v, f"SLO {v:g} ms", bad=True) for v in sorted(promises)]
+    return line_plot(title, Axis(_load_words(load)), Axis("TPOT p50, ms"), series, rules=rules, notes=notes)
 
 
 def cells_grid(c: Curve) -> Grid:

@@ -111,15 +111,17 @@ def _stream(template: Template, stream: Stream, device: Device, price: Decimal |
     facts = find_model(stream.model)
     setup = Setup(facts, device, native_format(facts.native), kv_format_named("bf16"), Layout(stream.tp))
     traffic = Traffic(template.peak_rate * stream.share, stream.prompt, stream.output, stream.cached)
-    goal = Goal(stream.prompt, template.itl_s, template.ttft_s, traffic=traffic, price=price)
-    option = judge(setup, goal)
+    # One request alone must keep both promises; how long others wait before it is the simulator's to find.
+    option = judge(setup, Goal(stream.prompt, template.itl_s, template.ttft_s, batch=1))
+    if option.passes:
+        option = judge(setup, Goal(stream.prompt, template.itl_s, traffic=traffic, price=price))
     if not option.passes:
         raise UserError(
             f"{facts.name} on {stream.tp} x {device.name}: {option.reason}", field="--device", value=device.name, remedy=option.fix
         )
     planned = replicas = option.setup.layout.replicas
     found = _served(setup, stream, template, traffic.rate / replicas)
-    # The planner's mean knows no queue: add an eighth at a time while the simulated p99 breaks the promise.
+    # Sized by the mean: add an eighth at a time while the simulated p99 breaks the promise.
     for _ in range(MOST_ADDED):
         if _met(found, template):
             break

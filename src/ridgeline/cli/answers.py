@@ -1,15 +1,19 @@
-"""`ridgeline cost`, `numbers`, `scorecard` and `templates`: sums and tables around the planner. It prints; the arithmetic is elsewhere."""
+"""`ridgeline cost`, `numbers`, `scorecard`, `templates` and `engines`: tables around the planner. It prints; arithmetic is elsewhere."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import typer
+
 from ridgeline.bench.claims import TOLERANCE, claims
 from ridgeline.bench.templates import TEMPLATES, size
+from ridgeline.bench.which_engine import choose, leaves, walk
 from ridgeline.cli.output import note, print_json, table
 from ridgeline.errors import UserError
 from ridgeline.planner.formats import kv_format_named, weight_format
@@ -186,3 +190,21 @@ def templates(name: str | None, device: str, users: int | None, price: Decimal |
     print(f"\n{found['devices']} x {found['device']}: {money}")
     for what, words in found["labels"].items():
         note(f"{what}: {words}")
+
+
+def which_engine(given: Mapping[str, bool], *, as_json: bool) -> None:
+    """By what was given; else asked on a terminal, and the whole tree anywhere else."""
+    if any(given.values()):
+        found = [("", choose(given))]
+    elif not as_json and sys.stdin.isatty() and sys.stdout.isatty():
+        found = [("", walk(lambda question: typer.confirm(question.words)))]
+    else:
+        found = list(leaves())
+    if as_json:
+        print_json({"leaves": [{"if": words or None} | asdict(leaf) for words, leaf in found]})
+        return
+    for words, leaf in found:
+        print(f"{words + ': ' if words else ''}{leaf.engine} ({leaf.because})")
+        for e in leaf.evidence:
+            print(f"    {e.said}; {e.source}, {e.date}" + (f"; but {e.doubt}" if e.doubt else ""))
+    note("reported by others, not measured here: `ridgeline bench ab MODEL --b ENGINE` measures two of them on your machine")

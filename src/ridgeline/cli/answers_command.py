@@ -1,4 +1,4 @@
-"""`ridgeline cost`, `numbers`, `scorecard` and `templates`: declarations only, as in `cli/app`, which registers them."""
+"""`ridgeline cost`, `numbers`, `scorecard`, `templates` and `engines`: declarations only, as in `cli/app`, which registers them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,29 @@ def templates(
     run(name, device, users, price, as_json=json)
 
 
+def engines(
+    cpu: Annotated[bool, typer.Option("--cpu", help="CPUs only.")] = False,
+    multimodal: Annotated[bool, typer.Option("--multimodal", help="Several models work on one request.")] = False,
+    fleet: Annotated[bool, typer.Option("--fleet", help="Many servers, sessions to be routed.")] = False,
+    simple: Annotated[bool, typer.Option("--simple", help="One request at a time, to try things out.")] = False,
+    agents: Annotated[bool, typer.Option("--agents", help="Branches that share long beginnings.")] = False,
+    peak: Annotated[bool, typer.Option("--peak", help="NVIDIA only, latency of one request above all.")] = False,
+    json: args.Json = False,
+) -> None:
+    """Which engine to look at first: answer a few questions, or name what holds; every answer says what it rests on.
+
+    \b
+    Examples:
+      ridgeline engines                 asks, on a terminal; else prints the whole tree
+      ridgeline engines --agents
+    """
+    from ridgeline.cli.answers import which_engine
+
+    given = {"cpu": cpu, "multimodal": multimodal, "fleet": fleet, "simple": simple, "agents": agents, "peak": peak}
+    which_engine(given, as_json=json)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    for command in (cost, numbers, scorecard, templates):
+    for command in (cost, numbers, scorecard, templates, engines):
         app.command()(command)

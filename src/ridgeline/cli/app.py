@@ -150,7 +150,7 @@ def chat(
 @app.command()
 def inspect(
     model: args.Model,
-    ops: Annotated[bool, typer.Option("--ops", help="FLOPs, bytes and intensity of every op for one step.")] = False,
+    ops: Annotated[bool, typer.Option("--ops", help="FLOPs, bytes, intensity and this host's times of every op for one step.")] = False,
     new: Annotated[int, typer.Option(parser=args.count("--new"), metavar="N", help="With --ops: new tokens per sequence in the step.")] = 1,
     past: Annotated[int, typer.Option(parser=args.count("--past"), metavar="N", help="With --ops: tokens already in the cache.")] = 512,
     batch: Annotated[int, typer.Option(parser=args.count("--batch"), metavar="N", help="With --ops: sequences in the step.")] = 1,

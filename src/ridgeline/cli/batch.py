@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ridgeline.bench.batch_url import UrlAnswerer
 from ridgeline.cli.output import note, print_json
 from ridgeline.errors import UserError
 from ridgeline.options import Options, make_options, speculative_config
+from ridgeline.planner.price import MILLION, SECONDS_PER_HOUR, decimal, rounded
 
 if TYPE_CHECKING:
     from ridgeline.server.state import State
@@ -38,6 +40,7 @@ class BatchArgs:
     overwrite: bool = False
     retry_errors: bool = False
     sort: bool = True
+    price: Decimal | None = None  # USD per hour of the machine
 
 
 def batch(args: BatchArgs, *, as_json: bool) -> int:
@@ -62,11 +65,15 @@ def batch(args: BatchArgs, *, as_json: bool) -> int:
         make = lambda: Engine(options, args.served_model_name or (model,))  # noqa: E731
     wanted = BatchOptions(args.input, args.output, asked, at_once, overwrite=args.overwrite, retry_errors=args.retry_errors, sort=args.sort)
     summary = _run(wanted, make)
-    document = summary.as_json() | {"input": str(args.input), "output": str(args.output), **asked}
+    usd = None if args.price is None else args.price * decimal(summary.seconds) / SECONDS_PER_HOUR
+    document = summary.as_json() | {"input": str(args.input), "output": str(args.output), "usd": rounded(usd), **asked}
     if as_json:
         print_json(document)
     else:
         print(told(summary, args.output))
+        if usd is not None:
+            each = f", ${usd / summary.output_tokens * MILLION:.3f} per million output tokens" if summary.output_tokens else ""
+            print(f"${usd:.4f} of this run's time at ${args.price}/h{each}")
     return summary.exit_code
 
 

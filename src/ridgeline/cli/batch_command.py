@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import ridgeline.cli.args as args
+import ridgeline.planner.units as units
 
 _AT_ONCE = "Requests at once. Default: twice --max-num-seqs; with --url 32."
+_Price = Annotated[
+    Decimal | None,
+    typer.Option("--price", parser=lambda text: units.usd_per_hour(text, "--price"), metavar="USD/h", help="Of the machine: 2.69/h."),
+]
 _KEYS = ["RIDGELINE_API_KEY", "OPENAI_API_KEY"]
 
 
@@ -28,6 +34,7 @@ def batch(
     retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Ask lines again that ended with an error before.")] = False,
     keep_order: Annotated[bool, typer.Option("--keep-order", help="Ask in the file's order instead of sorting by shared prefix.")] = False,
     max_num_seqs: Annotated[int, typer.Option(parser=args.count("--max-num-seqs"), metavar="N", help="Sequences that run at once.")] = 64,
+    price: _Price = None,
     json: args.Json = False,
     max_model_len: args.MaxModelLen = None,
     threads: args.Threads = None,
@@ -69,7 +76,7 @@ def batch(
     }  # fmt: skip
     asked = BatchArgs(
         input, output, model, url, load, tuple(served_model_name or ()), api_key, concurrency, timeout, overwrite, retry_errors,
-        sort=not keep_order,
+        sort=not keep_order, price=price,
     )  # fmt: skip
     raise typer.Exit(work(asked, as_json=json))
 

@@ -169,6 +169,8 @@ def _print_plan(p: Mapping[str, Any]) -> None:
     for key in ("usd_per_mtok_by_kind", "load"):
         if p.get(key):
             print(f"{key.replace('_', ' '):>22}  " + ", ".join(f"{k.replace('_', ' ')} {_short(v)}" for k, v in p[key].items()))
+    if "queue_ms" in labels:
+        print(f"{'':>22}  [queue {labels['queue_ms']}]")
     if p["slo"]["reason"]:
         line("but", f"{p['slo']['reason']}; nearest fix: {p['slo']['fix']}")
     elif p["slo"]["itl_ms"] or p["slo"]["ttft_ms"]:

@@ -48,6 +48,7 @@ Overhead = Annotated[Any, _option(units.share_or_bytes, "--overhead-bytes", "SIZ
 Math = Annotated[str | None, typer.Option("--math", metavar="TYPE", help="Linear layers compute in bf16, fp8, int8 or fp4.")]
 Tp = Annotated[int, args.number("--tp", "Tensor-parallel devices.")]
 Pp = Annotated[int, args.number("--pp", "Pipeline stages.")]
+Ep = Annotated[int, args.number("--ep", "Groups that share the experts of a mixture; the rest of the model is in each.")]
 Replicas = Annotated[int, args.number("--replicas", "Copies that serve side by side.")]
 Ideal = Annotated[bool, typer.Option("--ideal", help="The lecture's arithmetic: every parameter once, efficiency one, no rest.")]
 IgnoreWindow = Annotated[bool, typer.Option("--ignore-window", help="As an engine that keeps every token in every layer.")]
@@ -85,7 +86,7 @@ def plan(
     memory: Memory = None,
     overhead: Overhead = None,
     math: Math = None,
-    tp: Tp = 1, pp: Pp = 1, replicas: Replicas = 1,
+    tp: Tp = 1, pp: Pp = 1, ep: Ep = 1, replicas: Replicas = 1,
     threads: args.Threads = None,
     ideal: Ideal = False,
     ignore_window: IgnoreWindow = False,
@@ -111,7 +112,7 @@ def plan(
     asked = Question(
         model or "", device, this_host, search, workshop, hardware_file, preset, context, output, users, batch, rate, cached, ttft, itl,
         price, utilization if utilization is not None else Decimal(1), weight_dtype, kv_dtype, kv_heads, weights_bytes, bandwidth,
-        memory, overhead, math, tp, pp, replicas, threads, ideal, ignore_window, explain, draft,
+        memory, overhead, math, tp, pp, replicas, threads, ideal, ignore_window, explain, draft, ep,
     )  # fmt: skip
     if not page:
         return run(asked, as_json=json)

@@ -1,4 +1,4 @@
-"""`ridgeline bench predict` and `bench feel`: what this host was predicted to do beside what it did, and where serving hurts here."""
+"""`ridgeline bench predict`, `batches` and `feel`: what this host was predicted to do beside what it did, and where serving hurts."""
 
 from __future__ import annotations
 
@@ -76,8 +76,12 @@ def feel(
     Examples:
       ridgeline bench feel smollm2
       ridgeline bench feel smollm2 --lengths 128,256,512 --users 8
+      ridgeline bench feel smollm2 --json > f.json; ridgeline bench report f.json -o f.html    the same as charts
     """
+    from ridgeline import __version__
     from ridgeline.bench.feel import FeelOptions, render, run
+    from ridgeline.bench.feel_report import document
+    from ridgeline.bench.report_json import to_json
     from ridgeline.cli.output import note, print_json
 
     sizes = args.counts("--lengths", lengths)
@@ -87,7 +91,45 @@ def feel(
     )  # fmt: skip
     report = run(FeelOptions(options, sizes, users, prompt, output), note)
     if json:
-        print_json(report.as_json())
+        print_json(report.as_json() | {"report": to_json(document(report, __version__))})
+    else:
+        print(render(report))
+
+
+def batches(
+    model: args.Model,
+    batch: Annotated[str, typer.Option("--batch", metavar="N,N,...", help="Sequences at once, rising.")] = "1,2,4,8,16,32",
+    context: Annotated[int, args.number("--context", "Tokens that each sequence holds.")] = 128,
+    itl: Annotated[float | None, args.duration("--itl", "Promise: time between tokens, e.g. 30ms.")] = None,
+    repeat: Annotated[int, args.number("--repeat", "Runs of a batch; medians count.")] = 3,
+    json: args.Json = False,
+    threads: args.Threads = None,
+    kv_cache_dtype: args.KvCacheDtype = "auto",
+) -> None:
+    """Time of a step against the batch, measured and by the planner's formula, with the best batch of each under a promise.
+
+    \b
+    Examples:
+      ridgeline bench batches smollm2
+      ridgeline bench batches smollm2 --itl 20ms --context 512 --json > b.json; ridgeline bench report b.json -o b.html
+    """
+    from ridgeline import __version__
+    from ridgeline.bench.batches import MOST, STEPS, BatchesOptions, late, render, run
+    from ridgeline.bench.batches_report import document
+    from ridgeline.bench.report_json import to_json
+    from ridgeline.cli.output import note, print_json
+    from ridgeline.options import Options
+
+    sizes = args.counts("--batch", batch)
+    most, held = min(MOST, max(1, *sizes)), max(1, context)
+    longest = held + STEPS + late(most, held, Options("").max_num_batched_tokens)
+    options = args.load_options(
+        model, max_model_len=longest, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=16, backend="cpu", isa="auto",
+        max_num_seqs=most,
+    )  # fmt: skip
+    report = run(BatchesOptions(options, sizes, context, itl, repeat), note)
+    if json:
+        print_json(report.as_json() | {"report": to_json(document(report, __version__))})
     else:
         print(render(report))
 
@@ -96,3 +138,4 @@ def register(bench: typer.Typer) -> None:
     """Add the commands to `ridgeline bench`."""
     bench.command("predict")(predict)
     bench.command("feel")(feel)
+    bench.command("batches")(batches)

@@ -84,6 +84,7 @@ def _from_facts(row: Row, source: str) -> ModelFacts:
         row.whole("ff_dense"), parts, kept_of(row), counted, source, row.text("native_dtype"), exact, row.whole("moe_experts"),
         row.whole("moe_topk"), row.whole("state_elems_per_seq"), row.whole("max_ctx"),
         bool(row.whole("layers_linear_or_ssm")) and row.number("state_elems_per_seq") is None, published, row.text("notes"),
+        expert_layers=_expert_layers(row),
     )  # fmt: skip
 
 
@@ -119,8 +120,7 @@ def _parts(row: Row) -> tuple[Parts, str]:
     vocab, dim, layers, kind = row.whole("vocab"), row.whole("d_model"), row.whole("layers"), row.text("kind")
     embed, head, norms = vocab * dim, 0 if row.text("tied_emb") == "Y" else vocab * dim, (2 * layers + 1) * dim
     matrices, experts, wide = row.whole("ffn_matrices", 3), row.whole("moe_experts"), row.whole("moe_ff")
-    first = row.whole("dense_first_layers")
-    moe_layers = row.whole("moe_layers", layers - first) if experts else 0
+    first, moe_layers = row.whole("dense_first_layers"), _expert_layers(row)
     routed = moe_layers * experts * matrices * dim * wide
     if kind in ("moe", "moe-mla", "moe-mla-dsa", "moe-swa", "diffusion") and not (kind == "moe-swa" and row.text("kv_layers")):
         shared = moe_layers * (row.whole("moe_shared") * matrices * dim * wide + experts * dim)
@@ -128,6 +128,11 @@ def _parts(row: Row) -> tuple[Parts, str]:
         return Parts(embed, head, layers * _attention(row) + shared + dense, norms, routed), "config"
     total = (row.number("params_total_B") or 0) * 1e9
     return Parts(embed, head, max(0.0, total - embed - head - norms - routed), norms, routed), "cited"
+
+
+def _expert_layers(row: Row) -> int:
+    """Layers that have experts: as the row says, else all but the first dense ones."""
+    return row.whole("moe_layers", row.whole("layers") - row.whole("dense_first_layers")) if row.whole("moe_experts") else 0
 
 
 def _attention(row: Row) -> int:

@@ -17,7 +17,8 @@ from ridgeline.planner.formats import WeightFormat
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """linear_flops: of weights; attention_flops: scores and values; bytes of weights, of keys and values (and states), of new entries."""
+    """linear_flops: of weights; attention_flops: scores and values; bytes of weights, of keys and values (and states), of new entries.
+    routed_*: the part of both that a router's experts are."""
 
     rows: int
     wanted: int
@@ -26,6 +27,8 @@ class Demand:
     weight_bytes: float
     kv_bytes: float
     write_bytes: float
+    routed_flops: float = 0.0
+    routed_bytes: float = 0.0
 
     @property
     def flops(self) -> float:
@@ -65,6 +68,7 @@ class ModelDemand:
         head = p.head or p.embed
         self._wanted_flops = 2.0 * head
         self._row_flops = 2.0 * max(0.0, facts.active_params - p.embed - p.head - p.norms)
+        self._routed_flops = 2.0 * p.routed * facts.top_k / facts.experts if facts.experts else 0.0
         self._head_bytes = weights.head or weights.embed
         self._write_bytes = facts.kv_bytes_per_token(kv)
 
@@ -90,14 +94,14 @@ class ModelDemand:
 
     def combined(self, rows: int, wanted: int, attention: float, kv: float) -> Demand:
         """A step of `rows` tokens, `wanted` rows of logits, and what its spans ask of the caches (FLOPs, bytes read)."""
-        weights = 0.0
+        weights = routed = 0.0
         if rows:
             touched = touched_experts(self.facts.experts, self.facts.top_k, rows)
             routed = self.weights.routed * touched / self.facts.experts if self.facts.experts else 0.0
             looked_up = rows * self.weights.embed / self.facts.vocab
             weights = self.weights.linear + self.weights.norms + routed + looked_up + (self._head_bytes if wanted else 0.0)
         linear = rows * self._row_flops + wanted * self._wanted_flops
-        return Demand(rows, wanted, linear, attention, weights, kv, rows * self._write_bytes)
+        return Demand(rows, wanted, linear, attention, weights, kv, rows * self._write_bytes, rows * self._routed_flops, routed)
 
 
 def _pairs(kept: Kept, span: Span) -> float:

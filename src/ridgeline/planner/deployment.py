@@ -126,10 +126,6 @@ class Deployment:
     def demand(self) -> ModelDemand:
         return ModelDemand(self.facts, self.weights, self.kv)
 
-    @property
-    def _devices(self) -> int:
-        return self.layout.tp * self.layout.pp
-
     # --- memory -----------------------------------------------------------------------------------------------------------------
 
     def sequence_bytes(self, context: int) -> int:
@@ -144,11 +140,14 @@ class Deployment:
         return rows * self.facts.row_bytes * self.value_bytes / 2 + batch * 4.0 * self.facts.vocab
 
     def memory(self, batch: int, context: int) -> Memory:
-        """Of one replica with `batch` sequences of `context` tokens. KV that cannot be cut further is held by several devices."""
-        copies = self.layout.tp / self.layout.kv_shards(self.facts, batch)
+        """Of one replica with `batch` sequences of `context` tokens. KV that cannot be cut further is held by several devices; of the
+        groups that share experts each is taken to be as full as the busiest."""
+        lay, each = self.layout, self.layout.group(batch)
+        copies = lay.ep * lay.tp / lay.kv_shards(self.facts, each)
+        weights = self.weights.total + (lay.ep - 1) * (self.weights.total - self.weights.routed)
         return Memory(
-            self.weights.total, batch * self.sequence_bytes(context) * copies, self.activation_bytes(batch),
-            self.overhead_bytes * self._devices, self.ceilings.memory_bytes * self._devices,
+            weights, each * self.sequence_bytes(context) * copies, lay.ep * self.activation_bytes(each),
+            self.overhead_bytes * lay.of_replica, self.ceilings.memory_bytes * lay.of_replica,
             0.0 if self.draft is None else self.draft.bytes(batch, context, self.kv, 1 if self.ideal else BLOCK_SIZE),
         )  # fmt: skip
 
@@ -184,7 +183,7 @@ class Deployment:
         asked = self.demand.decode(batch, context)
         if self.ideal:
             asked = replace(asked, weight_bytes=self.weights.total, kv_bytes=float(batch * self.sequence_bytes(context)), write_bytes=0.0)
-            asked = replace(asked, linear_flops=2.0 * batch * self.facts.active_params)
+            asked = replace(asked, linear_flops=2.0 * batch * self.facts.active_params, routed_bytes=self.weights.routed)
         return asked
 
     def decode(self, batch: int, context: int) -> StepTime:
@@ -193,21 +192,27 @@ class Deployment:
         return bound if self.calibrated is None else _fitted(bound, self.calibrated.decode(batch, context))
 
     def time(self, asked: Demand, sequences: int) -> StepTime:
-        """A pipeline's stages follow one another: a token passes all layers whatever pp is, each on tp devices."""
-        c, e, tp = self.ceilings, self.efficiency, self.layout.tp
-        shards = self.layout.kv_shards(self.facts, sequences)
+        """A pipeline's stages follow one another: a token passes all layers whatever pp is, each on tp devices. Where groups share the
+        experts, each has its `part` of everything else."""
+        c, e, tp, ep = self.ceilings, self.efficiency, self.layout.tp, self.layout.ep
+        group = self.layout.group(sequences)
+        part = group / sequences if ep > 1 and sequences else 1.0
+        shards = self.layout.kv_shards(self.facts, group)
         speed, math = c.bytes_per_s * e.memory, c.linear_flops_per_s * e.math
-        linear = asked.weight_bytes / (speed * tp), asked.linear_flops / (math * tp)
-        attention_math = 0.0 if self.ideal else asked.attention_flops / (c.attention_flops_per_s * e.math * tp)
-        attention = (asked.kv_bytes + asked.write_bytes) / (speed * shards), attention_math
+        weights = asked.weight_bytes - asked.routed_bytes * (1 - 1 / ep)
+        flops = part * (asked.linear_flops - asked.routed_flops) + asked.routed_flops / ep if ep > 1 else asked.linear_flops
+        linear = weights / (speed * tp), flops / (math * tp)
+        attention_math = 0.0 if self.ideal else part * asked.attention_flops / (c.attention_flops_per_s * e.math * tp)
+        attention = part * (asked.kv_bytes + asked.write_bytes) / (speed * shards), attention_math
         ops = 8 * self.facts.layers + 4
         overhead = 0.0 if self.ideal or not asked.rows else ops * e.op_s
-        return StepTime(linear, attention, 0.0 if self.ideal else self.message_seconds(asked.rows), overhead)
+        return StepTime(linear, attention, 0.0 if self.ideal else self.message_seconds(part * asked.rows), overhead)
 
-    def message_seconds(self, rows: int) -> float:
-        """All-reduces of tensor parallelism and hand-overs of the pipeline. Without a known link they cost their latency only."""
+    def message_seconds(self, rows: float) -> float:
+        """All-reduces of tensor parallelism, hand-overs of the pipeline, and vectors to experts elsewhere and back, of a group's rows.
+        Without a known link they cost their latency only."""
         lay, link = self.layout, self.ceilings.link_bytes_per_s
-        sent = lay.message_bytes(self.facts, rows) * lay.pp + (lay.pp - 1) * rows * self.facts.dim * 2
+        sent = lay.message_bytes(self.facts, rows) * lay.pp + (lay.pp - 1) * rows * self.facts.dim * 2 + lay.expert_bytes(self.facts, rows)
         latency = (lay.collectives(self.facts) + lay.pp - 1) * self.efficiency.message_s
         return latency + (sent / link if link else 0.0)
 
@@ -227,7 +232,7 @@ class Deployment:
     def ideal_prefill(self, prompt: int, cached: int = 0) -> float:
         """FLOPs / peak, but no faster than reading the weights once."""
         peak, speed = self.ceilings.linear_flops_per_s * self.layout.tp, self.ceilings.bytes_per_s * self.layout.tp
-        return max(self.prompt_flops(prompt, cached) / peak, self.weights.total / speed)
+        return max(self.prompt_flops(prompt, cached) / peak, (self.weights.total - self.weights.routed * (1 - 1 / self.layout.ep)) / speed)
 
     def prompt_flops(self, prompt: int, cached: int = 0) -> float:
         """Of computing a prompt; ideal: 2 P T + 4 T S N H L, without causal saving."""
@@ -245,7 +250,7 @@ class Deployment:
     def asymptote(self, context: int) -> float | None:
         """Tokens/s that no batch can pass: bandwidth / KV bytes that a sequence reads each step. None for a model that keeps nothing."""
         read = self.sequence_bytes(context) if self.ideal else self.demand.decode(1, context).kv_bytes
-        return self.ceilings.bytes_per_s * self.efficiency.memory * self.layout.tp / read if read else None
+        return self.ceilings.bytes_per_s * self.efficiency.memory * self.layout.tp * self.layout.ep / read if read else None
 
     def ridge_batch(self) -> float:
         """Sequences above which the linear layers of decode wait for arithmetic: peak x bytes a parameter / (2 x bandwidth)."""

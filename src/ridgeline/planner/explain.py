@@ -120,12 +120,21 @@ def _times(d: Deployment, batch: int, context: int) -> Iterator[Line]:
     if ceiling is not None:
         yield Line("asymptote", "W / KV per sequence", f"{speed} / {d.sequence_bytes(context):,} B", f"{ceiling:,.1f} tok/s")
     yield from _prompt(d, context)
+    yield _matmul(d)
     yield from _terms(d.facts, batch, context)
     for cell in four_cells(d, batch, context):
         yield Line(
             cell.name, f"intensity {cell.formula}", f"memory {cell.memory_s * 1e6:,.1f} us, math {cell.math_s * 1e6:,.1f} us a layer",
             f"{cell.intensity:,.2f} FLOP/byte: {cell.bound} bound",
         )  # fmt: skip
+
+
+def _matmul(d: Deployment) -> Line:
+    """X[B, D] W[D, F] on the way from one row to many: the intensity is nearly B until B comes near D and F."""
+    D, F = d.facts.dim, d.facts.ffn or d.facts.dim
+    ridge = round(formulas.ridge(d.ceilings.linear_flops_per_s, d.ceilings.bytes_per_s))
+    found = [f"{formulas.matmul(B, D, F).intensity:,.1f} at B = {B}" for B in sorted({1, 8, 64, ridge, 4096})]
+    return Line("matmul intensity", "2BDF / (2BD + 2DF + 2BF) -> B", f"D = {D}, F = {F}", ", ".join(found))
 
 
 def _terms(f: ModelFacts, B: int, S: int) -> Iterator[Line]:
@@ -145,7 +154,7 @@ def _terms(f: ModelFacts, B: int, S: int) -> Iterator[Line]:
 
 def _prompt(d: Deployment, context: int) -> Iterator[Line]:
     """What share of the peak a prompt gets as it is timed, and what it costs to compute it on one replica and answer on another."""
-    seconds, flops, peak = d.ttft(context), d.prompt_flops(context), d.ceilings.linear_flops_per_s * d.layout.tp
+    seconds, flops, peak = d.ttft(context), d.prompt_flops(context), d.ceilings.linear_flops_per_s * d.layout.tp * d.layout.ep
     share = f"S = {context}: {flops / 1e12:.4g}e12 / ({peak / 1e12:.4g}e12 x {flops / peak / seconds:.2f})"
     yield Line("TTFT", "prompt FLOPs / (peak x MFU)", share, f"{_ms(seconds)} without queueing")
     link, held, links = d.ceilings.link_bytes_per_s, d.sequence_bytes(context), d.layout.kv_shards(d.facts, 1) * d.layout.pp

@@ -71,7 +71,7 @@ class ModelFacts:
     formula_params: the lecture's 2VD + 3DFL + (2DNH + 2DKH)L, None where it does not apply. stored: bytes as a file holds them; formats:
     encoding of each of its weights, by our names.
     state_elems: recurrent state per sequence; state_unknown: it has one, but the table does not say how large. published: total and active
-    parameters as cited, in billions. partial: what of a file was not understood, "" for nothing.
+    parameters as cited, in billions. partial: what of a file was not understood, "" for nothing. expert_layers: those that have experts.
     """
 
     name: str
@@ -100,6 +100,7 @@ class ModelFacts:
     stored: Parts | None = field(default=None, compare=False)
     formats: Mapping[str, str] = field(default_factory=dict, compare=False)
     partial: str = ""
+    expert_layers: int = 0
 
     @property
     def params(self) -> int:

@@ -61,7 +61,7 @@ def partial_facts(path: Path, why: UnsupportedError) -> ModelFacts:
     return ModelFacts(
         path.name, arch, embed.shape[0] if embed else 0, dim, layers, heads, kv_heads, k_dim, key("feed_forward_length") or 0,
         _parts(counts), (Kept(cache, layers, heads),), "config", f"file: {path}", "as stored", experts=experts, top_k=top_k,
-        max_context=key("context_length") or 0, stored=_parts(held), partial="; ".join(reasons),
+        max_context=key("context_length") or 0, stored=_parts(held), partial="; ".join(reasons), expert_layers=layers if experts else 0,
     )  # fmt: skip
 
 

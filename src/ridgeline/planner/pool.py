@@ -26,7 +26,7 @@ def kv_pool(d: Deployment, longest: int, sequences: int, blocks: int | None = No
     left = memory.capacity - memory.weights - memory.activations - memory.overhead - sequences * d.facts.state_bytes()
     if d.draft is not None:
         left -= d.draft.bytes(sequences, longest, d.kv, BLOCK_SIZE)
-    copies = d.layout.tp / d.layout.kv_shards(d.facts, sequences)
+    copies = d.layout.tp / d.layout.kv_shards(d.facts, d.layout.group(sequences))
     per_sequence = sum(need[w] * weight[w] for w in windows) * BLOCK_SIZE * copies
     fits = MAX_BLOCKS if per_sequence == 0 else left / per_sequence
     if fits < 1 and blocks is None:

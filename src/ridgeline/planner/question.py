@@ -64,6 +64,7 @@ class Question:
     ignore_window: bool = False
     explain: bool = False
     draft: str | None = None
+    ep: int = 1
 
 
 def check(args: Question) -> None:
@@ -121,7 +122,7 @@ def setup_for(args: Question, facts: ModelFacts, device: Device) -> Setup:
     overhead = None if args.overhead is None else Overhead(*args.overhead)
     facts = facts.without_windows() if args.ignore_window else facts
     return Setup(
-        facts, device, form, kv_format_named(args.kv_dtype or "bf16"), Layout(args.tp, args.pp, args.replicas), args.ideal, math,
+        facts, device, form, kv_format_named(args.kv_dtype or "bf16"), Layout(args.tp, args.pp, args.replicas, args.ep), args.ideal, math,
         args.weights_bytes, args.bandwidth, args.memory, overhead,
     )  # fmt: skip
 

@@ -32,7 +32,7 @@ READERS: Mapping[str, Reader] = {
     "model": _words, "device": _words, "preset": _words, "weight_dtype": _words, "kv_dtype": _words, "math": _words,
     "workshop": _flag, "ideal": _flag, "ignore_window": _flag,
     "context": _count, "output": _count, "users": _count, "batch": _count, "cached": _count, "kv_heads": _count, "tp": _count,
-    "pp": _count, "replicas": _count, "rate": units.per_second, "ttft": units.seconds, "itl": units.seconds,
+    "pp": _count, "ep": _count, "replicas": _count, "rate": units.per_second, "ttft": units.seconds, "itl": units.seconds,
     "price": units.usd_per_hour, "utilization": units.fraction, "weights_bytes": units.byte_count, "bandwidth": units.bandwidth,
     "memory": units.byte_count, "overhead": units.share_or_bytes,
 }  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 from ridgeline.planner.deployment import Deployment
@@ -20,6 +21,10 @@ from ridgeline.planner.units import milliseconds, plain_number
 from ridgeline.planner.whatif import what_if
 
 ALL_OUTPUT = "output tokens carry the whole cost"
+QUEUE = (
+    "assumed: Poisson arrivals, M/D/1 for the prompts ahead (all alike, before decodes) + half a step + M/M/c for a place; "
+    "`ridgeline simulate` runs the real scheduler"
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,8 @@ def plan_document(setup: Setup, asked: Asked) -> dict[str, Any]:
         found |= _money(setup, goal, option)
         labels["usd_per_mtok"] = _price_label(setup, goal)
     if busy is not None and goal.traffic is not None:
-        found["load"] = _load(goal.traffic, busy, option)
+        found["load"] = _load(goal.traffic, busy, option, d.ttft(goal.traffic.prompt, goal.traffic.cached))
+        labels["queue_ms"] = QUEUE
         served = min(goal.traffic.rate, busy.max_rate * replicas)
         found["throughput_tok_s"], found["requests_s"] = served * goal.traffic.output, served
         if memory.fits and busy.stable and option.usd_per_hour is not None:
@@ -129,22 +135,30 @@ def kinds(usd_per_hour: Decimal, traffic: Traffic, busy: Steady) -> dict[str, fl
     return {"input": rounded(prices.input), "cached": rounded(prices.cached), "output": rounded(prices.output)}
 
 
-def _load(traffic: Traffic, busy: Steady, option: Option) -> dict[str, Any]:
+def _load(traffic: Traffic, busy: Steady, option: Option, prompt_s: float) -> dict[str, Any]:
+    """ttft_ms: queue and prompt. None where the queue grows without end."""
     return {
         "rate_s": traffic.rate, "prompt": traffic.prompt, "cached": traffic.cached, "output": traffic.output,
-        "in_flight_per_replica": busy.in_flight, "itl_ms": busy.itl_s * 1e3, "utilization": busy.utilization, "stable": busy.stable,
+        "in_flight_per_replica": busy.in_flight, "itl_ms": busy.itl_s * 1e3,
+        "queue_ms": busy.queue_s * 1e3 if isfinite(busy.queue_s) else None,
+        "ttft_ms": (busy.queue_s + prompt_s) * 1e3 if isfinite(busy.queue_s) else None,
+        "utilization": busy.utilization, "stable": busy.stable,
         "max_rate_s": busy.max_rate * option.setup.layout.replicas, "replicas": option.setup.layout.replicas,
     }  # fmt: skip
 
 
 def _parallel(d: Deployment, setup: Setup, batch: int, context: int) -> dict[str, Any]:
     lay, link = setup.layout, d.ceilings.link_bytes_per_s
-    shards = lay.kv_shards(d.facts, batch)
+    group = lay.group(batch)
+    shards, w = lay.kv_shards(d.facts, group), d.weights
     limit = tp_limit(d.facts, batch, d.ceilings.bytes_per_s / 1e9, link / 1e9) if link else None
     return {
-        "tp": lay.tp, "pp": lay.pp, "replicas": lay.replicas, "weights_bytes_per_device": d.weights.total / (lay.tp * lay.pp),
-        "kv_shards": shards, "kv_bytes_per_device": batch * d.sequence_bytes(context) / (shards * lay.pp),
-        "message_bytes_per_step": lay.message_bytes(d.facts, batch) * lay.pp, "kv_heads": d.facts.kv_heads, "tp_limit": limit,
+        "tp": lay.tp, "pp": lay.pp, "ep": lay.ep, "replicas": lay.replicas,
+        "weights_bytes_per_device": (w.total - w.routed * (1 - 1 / lay.ep)) / (lay.tp * lay.pp),
+        "kv_shards": shards, "kv_bytes_per_device": group * d.sequence_bytes(context) / (shards * lay.pp),
+        "message_bytes_per_step": lay.message_bytes(d.facts, group) * lay.pp,
+        "expert_message_bytes_per_step": lay.expert_bytes(d.facts, group), "messages_per_step": lay.collectives(d.facts) + lay.pp - 1,
+        "kv_heads": d.facts.kv_heads, "tp_limit": limit,
     }  # fmt: skip
 
 

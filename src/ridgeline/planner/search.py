@@ -6,7 +6,7 @@ Each option that fails carries its reason and the nearest change that would make
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from math import ceil
 
@@ -14,7 +14,6 @@ from ridgeline.errors import UserError
 from ridgeline.planner.deployment import Deployment
 from ridgeline.planner.formats import WEIGHT_FORMATS, kv_format_named
 from ridgeline.planner.load import Traffic, steady
-from ridgeline.planner.parallel import Layout
 from ridgeline.planner.price import per_million
 from ridgeline.planner.setup import Setup
 
@@ -60,9 +59,10 @@ def judge(setup: Setup, goal: Goal, *, advise: bool = True) -> Option:
     d = setup.deployment()
     users = d.max_users(goal.context)
     batch, replicas = _batch(d, goal, users)
-    setup = setup.change(layout=Layout(setup.layout.tp, setup.layout.pp, max(replicas, setup.layout.replicas)))
+    setup = setup.change(layout=replace(setup.layout, replicas=max(replicas, setup.layout.replicas)))
     itl, ttft = d.decode(max(1, batch), goal.context).seconds, d.ttft(goal.context)
-    reason = _reason(d, goal, batch, itl, ttft)
+    queue = _queue(d, goal, replicas) if batch else 0.0
+    reason = _reason(d, goal, batch, itl, ttft, queue)
     tok_s = setup.layout.replicas * d.throughput(max(1, batch), goal.context)
     if goal.users is not None and goal.batch is None:
         tok_s = min(tok_s, goal.users / itl)
@@ -73,6 +73,12 @@ def judge(setup: Setup, goal: Goal, *, advise: bool = True) -> Option:
         usd = per_million(hourly, goal.traffic.rate * goal.traffic.output)
     fix = _nearest_fix(setup, goal) if reason and advise else ""
     return Option(setup, batch, itl, ttft, tok_s, users, hourly, usd, reason, fix)
+
+
+def _queue(d: Deployment, goal: Goal, replicas: int) -> float:
+    """Seconds in the queue at an arrival rate; without one nobody waits for others."""
+    found = None if goal.traffic is None else steady(d, goal.traffic, replicas)
+    return 0.0 if found is None else found.queue_s
 
 
 def _price(setup: Setup, goal: Goal) -> Decimal | None:
@@ -91,12 +97,23 @@ def _batch(d: Deployment, goal: Goal, users: int) -> tuple[int, int]:
         replicas = ceil(goal.users / best)
         return ceil(goal.users / replicas), replicas
     if goal.traffic is not None and best:
-        for replicas in _counts(d, goal.traffic):
-            found = steady(d, goal.traffic, replicas)
-            if found is not None and found.stable and (goal.itl_s is None or found.itl_s <= goal.itl_s):
-                return max(1, round(found.in_flight)), replicas
-        return 0, 1
+        return _at_rate(d, goal, goal.traffic)
     return (best if goal.itl_s is not None else d.knee(goal.context)), 1
+
+
+def _at_rate(d: Deployment, goal: Goal, traffic: Traffic) -> tuple[int, int]:
+    """The fewest replicas that keep both promises, queue included; the fewest that keep the ITL where none keeps the TTFT."""
+    kept, alone = list[tuple[int, int]](), d.ttft(goal.context)
+    for replicas in _counts(d, traffic):
+        found = steady(d, traffic, replicas)
+        if found is None or not found.stable or (goal.itl_s is not None and found.itl_s > goal.itl_s):
+            continue
+        kept.append((max(1, round(found.in_flight)), replicas))
+        if goal.ttft_s is None or alone + found.queue_s <= goal.ttft_s:
+            return kept[-1]
+        if alone > goal.ttft_s:
+            break  # no number of replicas helps
+    return kept[0] if kept else (0, 1)
 
 
 def _counts(d: Deployment, traffic: Traffic) -> Iterable[int]:
@@ -106,7 +123,7 @@ def _counts(d: Deployment, traffic: Traffic) -> Iterable[int]:
     return (least + extra for extra in (0, 1, 2, 4, 8, 16, 32, least, 3 * least, 7 * least))
 
 
-def _reason(d: Deployment, goal: Goal, batch: int, itl: float, ttft: float) -> str:
+def _reason(d: Deployment, goal: Goal, batch: int, itl: float, ttft: float, queue: float) -> str:
     need = d.memory(max(1, batch), goal.context)
     if not need.fits:
         return (
@@ -115,8 +132,9 @@ def _reason(d: Deployment, goal: Goal, batch: int, itl: float, ttft: float) -> s
         )
     if goal.itl_s is not None and (itl > goal.itl_s or batch == 0):
         return f"ITL {itl * 1e3:.3g} ms > {goal.itl_s * 1e3:g} ms at batch {max(1, batch)}"
-    if goal.ttft_s is not None and ttft > goal.ttft_s:
-        return f"TTFT {ttft * 1e3:.0f} ms > {goal.ttft_s * 1e3:g} ms for {goal.context} tokens"
+    if goal.ttft_s is not None and ttft + queue > goal.ttft_s:
+        waited = f", {queue * 1e3:.0f} ms of it in the queue" if queue else ""
+        return f"TTFT {(ttft + queue) * 1e3:.0f} ms > {goal.ttft_s * 1e3:g} ms for {goal.context} tokens{waited}"
     return "the rate cannot be served" if batch == 0 else ""
 
 
@@ -149,7 +167,7 @@ def _changes(setup: Setup, goal: Goal) -> Iterable[tuple[str, Setup, Goal]]:
                 yield f"{name} weights", setup.change(form=WEIGHT_FORMATS[name]), goal
     for tp in (2, 4, 8, 16):
         if tp > setup.layout.tp:
-            yield f"tp {tp}", setup.change(layout=Layout(tp, setup.layout.pp, setup.layout.replicas)), goal
+            yield f"tp {tp}", setup.change(layout=replace(setup.layout, tp=tp)), goal
 
 
 def _shorter(d: Deployment, goal: Goal, batch: int) -> int:
@@ -205,5 +223,5 @@ def ways(base: Setup, devices: Iterable[object], formats: Sequence[str], tps: Se
     found = []
     for device in devices:
         for form in (base.form, *(WEIGHT_FORMATS[f] for f in formats)):
-            found += [base.change(device=device, form=form, layout=Layout(tp, base.layout.pp, base.layout.replicas)) for tp in tps]
+            found += [base.change(device=device, form=form, layout=replace(base.layout, tp=tp)) for tp in tps]
     return found

@@ -80,7 +80,7 @@ class Setup:
         if self.host:
             return HOST_OVERHEAD_BYTES + HOST_ID_BYTES * self.facts.vocab
         reserve = min(RESERVE_BYTES, RESERVE_SHARE * self.memory_bytes)
-        return reserve + (COLLECTIVE_BYTES if self.layout.tp * self.layout.pp > 1 else 0.0)
+        return reserve + (COLLECTIVE_BYTES if self.layout.of_replica > 1 else 0.0)
 
     @property
     def chunk(self) -> int:
@@ -113,9 +113,9 @@ class Setup:
             if value is not None and value <= 0:
                 raise UserError(f"{name} is {value:g}, must be above 0", field=name, value=value, limit=0)
         link = self.device.link_gb_s
-        if self.layout.tp * self.layout.pp > 1 and link is None and not self.ideal:
+        if self.layout.of_replica > 1 and link is None and not self.ideal:
             raise UserError(
-                f"{self.device.name} has no known link between devices, so --tp and --pp cannot be timed",
+                f"{self.device.name} has no known link between devices, so --tp, --pp and --ep cannot be timed",
                 field="--tp", value=self.layout.tp, remedy="use --replicas, or add link_GBps_one_way in a --hardware-file",
             )  # fmt: skip
         peak = self.device.peak(self.chosen_math)

@@ -49,7 +49,7 @@ def memory_against_users(d: Deployment, contexts: Sequence[int], most: int, poin
 
 def operating_points(d: Deployment, batch: int, context: int, label: str) -> list[Point]:
     """Decode of one sequence and of `batch`, and one chunk of a prompt, as the plan times them, per device of a replica."""
-    tp = d.layout.tp
+    tp = d.layout.tp * d.layout.ep
     found = []
     for n in dict.fromkeys((1, batch)):
         asked = d.decode_demand(n, context)

@@ -70,7 +70,7 @@ def _against(
     title: str, x: str, series: Sequence[Series], d: Deployment, here: tuple[float, float], words: str, width: float
 ) -> str:
     """The vertical axis ends a little above the limit: what lies far beyond it is out of memory, however far."""
-    limit = d.ceilings.memory_bytes * d.layout.tp * d.layout.pp / 1e9
+    limit = d.ceilings.memory_bytes * d.layout.of_replica / 1e9
     high = max(1.5 * limit, 1.1 * min(here[1] / 1e9, 3 * limit))
     clipped = [Series(s.name, [(a, b) for a, b in s.points if b <= high], s.kind) for s in series]
     notes = [Note(here[0], here[1] / 1e9, words)] if here[1] / 1e9 <= high else []

@@ -71,6 +71,8 @@ def _load(p: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         state = "" if load["stable"] else ", and the queue grows without end"
         yield "step_time_ms", "Sequences in flight", f"{load['in_flight_per_replica']:,.1f} a replica"
         yield "step_time_ms", "Time per token under load", f"{load['itl_ms']:,.2f} ms"
+        if load["queue_ms"] is not None:
+            yield "queue_ms", "Wait in the queue", f"{load['queue_ms']:,.1f} ms: first token after {load['ttft_ms']:,.1f} ms"
         yield "step_time_ms", "Devices busy", f"{load['utilization']:.0%} of {load['max_rate_s']:,.2f} requests/s{state}"
 
 
