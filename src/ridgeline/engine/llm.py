@@ -9,7 +9,7 @@ from typing import Any
 from ridgeline.engine.choice import Choice
 from ridgeline.engine.core import EngineCore
 from ridgeline.engine.loader import Accept, LoadedModel, load, make_core
-from ridgeline.engine.request import EngineRequest, RequestState, prepare, refuse_hopeless
+from ridgeline.engine.request import EngineRequest, RequestState, prepare
 from ridgeline.errors import UserError
 from ridgeline.options import Options, make_options
 from ridgeline.types import RequestOutput, SamplingParams
@@ -82,7 +82,6 @@ class LLM:
                 raise UserError(f"a prompt mapping needs 'prompt' or 'prompt_token_ids', got {keys}", field="prompt", value=keys)
             prompt = prompt["prompt"]
         if isinstance(prompt, str):
-            refuse_hopeless(self.model.text.tokenizer.least_ids(prompt), self.model.limits)
             return prompt, self.model.text.encode(prompt)
         if not isinstance(prompt, Many):
             text = f"a prompt is a text, token ids or a mapping, got {type(prompt).__name__}"
