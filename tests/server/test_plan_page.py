@@ -199,8 +199,8 @@ def test_a_question_survives_as_text() -> None:
     typed = {
         "model": "Llama-3.1-8B", "device": "H100 SXM 80GB", "preset": "batch", "weight_dtype": "fp8", "kv_dtype": "fp8", "math": "fp8",
         "workshop": "1", "ideal": "1", "ignore_window": "1", "context": "8192", "output": "100", "cached": "64", "kv_heads": "4",
-        "tp": "2", "pp": "2", "ep": "4", "replicas": "3", "rate": "300/min", "ttft": "500ms", "itl": "12.5ms", "price": "2.69/h", "utilization": "40%",
-        "weights_bytes": "14.0e9", "bandwidth": "3.35TB/s", "memory": "80GB", "overhead": "8GB",
+        "tp": "2", "pp": "2", "ep": "4", "replicas": "3", "rate": "300/min", "ttft": "500ms", "itl": "12.5ms", "price": "2.69/h",
+        "utilization": "40%", "weights_bytes": "14.0e9", "bandwidth": "3.35TB/s", "memory": "80GB", "overhead": "8GB",
     }  # fmt: skip
     asked = question_of(typed)
     assert question_of(texts_of(asked)) == asked and asked.rate == 5.0
