@@ -7,7 +7,7 @@ from math import inf, nan
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ridgeline.bench.plots import Note, Rule, Series, cdf_plot, line_plot, roofline_plot
@@ -82,6 +82,8 @@ def test_a_log_axis_leaves_out_what_it_cannot_show() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=12), st.booleans(), st.booleans())
+@example([(0.0, 0.0), (1.0, 5e-324)], False, False)
+@example([(5e-324, 0.0), (0.0, 1.0)], False, False)
 def test_any_numbers_make_a_picture(points: list[tuple[float, float]], log_x: bool, log_y: bool) -> None:
     found = line_plot("T", Axis("x", log=log_x), Axis("y", log=log_y), [Series("a", points)])
     assert "nan" not in re.sub(r"<title>.*?</title>", "", found) and "inf" not in re.sub(r"<title>.*?</title>", "", found)

@@ -18,6 +18,7 @@ WIDTH, HEIGHT = 640, 340  # pixels of a figure unless asked otherwise
 EM = 6.6  # pixels of an average glyph of the plots' 12 px text
 SERIES = 7  # colours; more series begin anew with other dashes
 MARKERS, DASHES = 5, 4
+TINY = 1e-30  # less is 0 on a plot, more than its inverse is not shown
 
 STYLE = """
 .plot { margin: 1.25rem 0; color: var(--ink); max-width: 62rem; container-type: inline-size; }
@@ -83,7 +84,7 @@ class Scale:
 
 def scale_of(values: Iterable[float], axis: Axis, start: float, end: float) -> Scale | None:
     """A scale that holds all finite values (above 0 on a log axis); None when there is none."""
-    found = [v for v in values if usable(v, axis)]
+    found = [v if abs(v) > TINY else 0.0 for v in values if usable(v, axis)]
     if axis.log:
         if not found:
             return None
@@ -103,7 +104,7 @@ def scale_of(values: Iterable[float], axis: Axis, start: float, end: float) -> S
 
 def usable(value: float, axis: Axis) -> bool:
     """Whether a value can be shown: finite, within 30 powers of ten, above 0 where logarithms are taken."""
-    return math.isfinite(value) and abs(value) < 1e30 and (value > 1e-30 or not axis.log)
+    return math.isfinite(value) and abs(value) < 1 / TINY and (value > TINY or not axis.log)
 
 
 def step_of(low: float, high: float, about: int) -> float:
