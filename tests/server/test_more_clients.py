@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.server.http_server import Running
-from tests.server.test_clients import FORM, says_and_calls
+from tests.server.says_and_calls import FORM, says_and_calls
 from tests.server.test_tools_http import RUN
 
 pytestmark = pytest.mark.long
