@@ -11,7 +11,10 @@ from tests.server.test_tools_http import HERMES, ONE
 
 from ridgeline.engine.request import EngineRequest
 
-FORM: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"answer": {"type": "integer"}}}}}
+FORM: dict[str, Any] = {
+    "type": "json_schema",
+    "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"answer": {"type": "integer"}}}},
+}
 
 
 def says_and_calls() -> AbstractContextManager[Running]:
