@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -14,7 +15,7 @@ from ridgeline.bench.clocked import fitted_or_least
 from ridgeline.bench.core_speed import CoreSpeed, Taken, counted, enough
 from ridgeline.bench.engine_run import Job, Runner, prompts
 from ridgeline.bench.probe import machine
-from ridgeline.engine.loader import LoadedModel, load, open_model
+from ridgeline.engine.loader import LoadedModel, isa_of, load, open_model
 from ridgeline.errors import UserError, within
 from ridgeline.graph.step import Span
 from ridgeline.options import Options
@@ -86,7 +87,7 @@ def run(asked: BatchesOptions, say: Say = lambda line: None) -> BatchesReport:
     seconds, source = fitted_or_least(model)
     formula = {n: seconds([Span(i, asked.context - 1, 1, 1) for i in range(n)], ()) for n in asked.batches}
     loaded = load(asked.options)
-    isa = str(getattr(loaded.program, "isa", loaded.plan.isa))
+    isa = isa_of(loaded.program, loaded.plan)
     speed = CoreSpeed(machine(loaded.plan.threads, isa))
     _step_seconds(loaded, 1, asked.context, 0)  # pages, scratch memory
     taken: dict[int, list[Taken[float]]] = {n: [] for n in asked.batches}
@@ -95,7 +96,7 @@ def run(asked: BatchesOptions, say: Say = lambda line: None) -> BatchesReport:
         turn += 1
         say(f"round {turn}: batches of {', '.join(map(str, left))}")
         for n in left:
-            taken[n].append(_beside(speed, loaded, n, asked.context, turn))
+            taken[n].append(speed.beside(partial(_step_seconds, loaded, n, asked.context, turn)))
     rows = tuple(BatchRow(n, median(counted(taken[n])), formula[n]) for n in asked.batches)
     return BatchesReport(
         loaded.plan.model, loaded.plan.threads, isa, asked.context, asked.itl_s, source, rows,
@@ -115,10 +116,6 @@ def best(steps: Sequence[tuple[int, float]], itl_s: float | None) -> int | None:
         return max((n for n, seconds in steps if seconds <= itl_s), default=None)
     most = max(n / seconds for n, seconds in steps)
     return min(n for n, seconds in steps if n / seconds >= NEARLY * most)
-
-
-def _beside(speed: CoreSpeed, model: LoadedModel, batch: int, context: int, seed: int) -> Taken[float]:
-    return speed.beside(lambda: _step_seconds(model, batch, context, seed))
 
 
 def _step_seconds(model: LoadedModel, batch: int, context: int, seed: int) -> float:

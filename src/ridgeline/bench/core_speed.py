@@ -1,7 +1,7 @@
 """How fast this machine's cores are at the moment, as a share of their best: a neighbour on the same physical core leaves no other trace.
 
-A virtual CPU is often one of two threads of a core. While the other one works for somebody else, arithmetic here takes up to 1.6 times as
-long, and neither steal nor /proc/stat shows it. So a measurement is put between two short probes, and taken again where they were slow.
+A virtual CPU is often one of two threads of a core. Arithmetic was seen to take 1.6 times as long for moments, where neither steal nor
+/proc/stat showed anything. So a measurement is put between two short probes, and taken again where they were slow.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ class Taken(Generic[T]):
 
 
 class CoreSpeed:
-    """`machine`: whose int8 ceiling is the best that its threads have done."""
+    """Mutable: the best seen so far; it begins with the int8 ceiling of `machine`, which may have been measured at a bad moment."""
 
     def __init__(self, machine: Machine) -> None:
-        self._machine, self._isa = machine, ISAS.index(machine.isa)
+        self._threads, self._isa, self._best = machine.threads, ISAS.index(machine.isa), machine.int8_gops
 
     def now(self) -> float:
-        """Share of the ceiling that all threads together reach now, above 0.0; a little over 1.0 where the ceiling was not the best."""
-        best = max(_native.probe(self._isa, self._machine.threads, _SECONDS, _BYTES)[2] for _ in range(_PROBES))
-        return best / self._machine.int8_gops
+        """Share of the best that all threads together reach now, above 0.0 and at most 1.0."""
+        rate = max(_native.probe(self._isa, self._threads, _SECONDS, _BYTES)[2] for _ in range(_PROBES))
+        self._best = max(self._best, rate)
+        return rate / self._best
 
     def beside(self, measure: Callable[[], T]) -> Taken[T]:
         """One measurement between two probes."""

@@ -10,7 +10,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from statistics import median
 from time import perf_counter
 from typing import Any, Literal, get_args
@@ -25,7 +25,7 @@ from ridgeline.bench.peer import batched_command, batched_tok_s, find_binary
 from ridgeline.bench.probe import machine
 from ridgeline.bench.rates import Rates, branch_seconds
 from ridgeline.bench.runner import Ids
-from ridgeline.engine.loader import LoadedModel, load
+from ridgeline.engine.loader import LoadedModel, isa_of, load
 from ridgeline.errors import one_of, within
 from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.options import Options
@@ -172,7 +172,7 @@ def run(asked: EngineBenchOptions, say: Say = lambda line: None) -> EngineReport
         found[scenario] = do[scenario]()
     if asked.trace is not None:
         bench.write_trace(asked.trace)
-    isa = str(getattr(model.program, "isa", model.plan.isa))
+    isa = isa_of(model.program, model.plan)
     runs = {name: [t.value for t in taken] for name, taken in bench.taken.items()}
     speeds = {name: [t.speed for t in taken] for name, taken in bench.taken.items()}
     return EngineReport(model.plan.model, model.plan.threads, isa, asked.repeat, busy, runs=runs, speeds=speeds, **found)
@@ -183,8 +183,12 @@ class _Bench:
         self.asked, self.model, self.peer, self.say = asked, model, peer, say
         self.vocab = model.limits.vocab
         self.taken: dict[str, list[Taken[float]]] = {}
-        self._speed = CoreSpeed(machine(model.plan.threads, str(getattr(model.program, "isa", "auto"))))
         self._last: Runner | None = None
+
+    @cached_property
+    def _speed(self) -> CoreSpeed:
+        """Made where something is timed: it may have to probe the machine first."""
+        return CoreSpeed(machine(self.model.plan.threads, isa_of(self.model.program, self.model.plan)))
 
     def _note(self, measure: Callable[[], Mapping[str, float]]) -> None:
         """Runs it beside the cores' speed and keeps what it gave."""

@@ -20,7 +20,7 @@ from ridgeline.bench.drive import drive
 from ridgeline.bench.machine_load import cpu_time
 from ridgeline.bench.workloads import Job, OpenLoop
 from ridgeline.engine.core import EngineCore
-from ridgeline.engine.loader import LoadedModel, load, make_core, open_model
+from ridgeline.engine.loader import LoadedModel, isa_of, load, make_core, open_model
 from ridgeline.engine.words import TextSource
 from ridgeline.errors import InternalError
 from ridgeline.formats.kept import write_json
@@ -104,7 +104,7 @@ def run(spec: dict[str, Any]) -> CellResult:
     result.steal, result.others = noise.steal, noise.others
     plan = model.plan
     result.setup = {
-        "threads": plan.threads, "isa": str(getattr(model.program, "isa", plan.isa)), "kv_dtype": plan.kv_dtype, "kv_bytes": plan.kv_bytes,
+        "threads": plan.threads, "isa": isa_of(model.program, plan), "kv_dtype": plan.kv_dtype, "kv_bytes": plan.kv_bytes,
         "blocks": plan.blocks[0] if plan.blocks else 0, "slots": plan.max_num_seqs, "chunk": plan.chunk,
     }  # fmt: skip
     result.counts = {k: int(v) for k, v in {**core.metrics.counts, **core.state.counts}.items()}

@@ -17,7 +17,7 @@ import numpy as np
 
 from ridgeline.bench.probe import machine
 from ridgeline.bench.runner import Ids, OneSequence, random_tokens
-from ridgeline.engine.loader import load_program, open_model
+from ridgeline.engine.loader import isa_of, load_program, open_model
 from ridgeline.errors import UserError, within
 from ridgeline.graph.step import Span
 from ridgeline.kv.layout import bytes_per_token
@@ -112,7 +112,7 @@ class _Lengths:
         self._one = OneSequence(self.program)
         self._tokens = random_tokens(asked.lengths[-1] + 1, self._one.vocab)
         self.book = model.costs()
-        self.machine = machine(self.plan.threads, getattr(self.program, "isa", self.plan.isa))
+        self.machine = machine(self.plan.threads, isa_of(self.program, self.plan))
 
     def row(self, n: int) -> LengthRow:
         ttft, cached, uncached = [], [], []

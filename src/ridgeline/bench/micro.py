@@ -20,7 +20,7 @@ from ridgeline.bench.machine_load import busy_warning
 from ridgeline.bench.peer import Kind, Peer, find_binary
 from ridgeline.bench.probe import FULL_SECONDS, probe
 from ridgeline.bench.runner import OneSequence, random_tokens, timed_ops
-from ridgeline.engine.loader import OpenModel, load_program, open_model
+from ridgeline.engine.loader import OpenModel, isa_of, load_program, open_model
 from ridgeline.errors import within
 from ridgeline.graph.ops import Linear, LinearGroup
 from ridgeline.options import Options
@@ -127,7 +127,7 @@ class _Bench:
 
     @property
     def isa(self) -> str:
-        return str(getattr(self.program, "isa", self.plan.isa))
+        return isa_of(self.program, self.plan)
 
     def seconds(self, kind: Kind) -> float:
         if kind == "prompt":

@@ -27,7 +27,7 @@ from ridgeline.bench.outcome import times
 from ridgeline.bench.probe import machine
 from ridgeline.bench.record import now
 from ridgeline.bench.workloads import ClosedLoop, Lengths, Workload, poisson
-from ridgeline.engine.loader import LoadedModel, OpenModel, load, make_core, open_model
+from ridgeline.engine.loader import LoadedModel, OpenModel, isa_of, load, make_core, open_model
 from ridgeline.errors import FileFormatError, UserError, within
 from ridgeline.formats.kept import write_json
 from ridgeline.options import Options
@@ -176,9 +176,10 @@ def _measure(asked: PredictOptions, options: Options, document: dict[str, Any], 
             continue
         if loaded is None:
             loaded = load(options)
+            speed = CoreSpeed(machine(loaded.plan.threads, isa_of(loaded.program, loaded.plan)))
             lengths = Lengths(min(asked.prompts), asked.output)
             drive(make_core(loaded), loaded.text, ClosedLoop(WARM_UP_USERS, WARM_UP_USERS, lengths), sleep)
-        entry["measured"].append(_once(loaded, cell))
+        entry["measured"].append(_once(loaded, cell, speed))
         _write(asked.file, document)
         say(f"{cell.prompt} tokens, {cell.load}: " + ", ".join(f"{m} {error(entry, m):+.1%}" for m in METRICS))
 
@@ -193,9 +194,8 @@ def disturbed(found: Mapping[str, Any]) -> bool:
     return bool(found["steal"] + found["others"] > DISTURBED or found.get("speed", 1.0) < SLOW)
 
 
-def _once(loaded: LoadedModel, cell: Cell) -> dict[str, Any]:
+def _once(loaded: LoadedModel, cell: Cell, speed: CoreSpeed) -> dict[str, Any]:
     before = cpu_time()
-    speed = CoreSpeed(machine(loaded.plan.threads, str(getattr(loaded.program, "isa", loaded.plan.isa))))
     taken = speed.beside(lambda: _figures(drive(make_core(loaded), loaded.text, cell.workload(), sleep)))
     during = cpu_time() - before
     return taken.value | {"steal": during.steal, "others": during.others, "speed": taken.speed, "at": now()}

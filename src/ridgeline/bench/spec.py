@@ -16,7 +16,7 @@ from typing import Any
 from ridgeline.bench.spec_text import QUOTES, degenerate, quoted
 from ridgeline.bench.spec_times import NarrowTimes
 from ridgeline.engine.core import EngineCore
-from ridgeline.engine.loader import LoadedModel, load, make_core
+from ridgeline.engine.loader import LoadedModel, isa_of, load, make_core
 from ridgeline.engine.request import EngineRequest, prepare
 from ridgeline.engine.speculate import Speculator
 from ridgeline.engine.speculators import make_speculator
@@ -159,7 +159,7 @@ class _Bench:
             rows += found
             texts.append(text)
         plan = self.model.plan
-        isa = str(getattr(self.model.program, "isa", plan.isa))
+        isa = isa_of(self.model.program, plan)
         return SpecReport(
             plan.model, self.config.method, self.config.model, plan.threads, isa, self.asked.gen, self.asked.temperature, rows, texts,
             self.differing, list(plan.notes),

@@ -46,21 +46,16 @@ def bench_micro(
       ridgeline bench micro smollm2 --prompt 512 --gen 128 --threads 2 --repeat 5 --json
       ridgeline bench micro ./model.gguf --against ~/llama.cpp/build/bin/llama-bench
     """
-    from ridgeline import __version__
     from ridgeline.bench.micro import MicroOptions, render, run
     from ridgeline.bench.micro_report import document
-    from ridgeline.bench.report_json import to_json
-    from ridgeline.cli.output import note, print_json
+    from ridgeline.cli.output import note, print_report
 
     options = args.load_options(
         model, max_model_len=max(1, prompt + gen), threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size,
         backend="cpu", isa=isa,
     )  # fmt: skip
     report = run(MicroOptions(options, prompt, gen, repeat, ops, against), note)
-    if json:
-        print_json(report.as_json() | {"report": to_json(document(report, __version__))})
-    else:
-        print(render(report))
+    print_report(report, document, render, as_json=json)
 
 
 @bench.command("engine")
@@ -168,11 +163,9 @@ def bench_lengths(
       ridgeline bench lengths smollm2
       ridgeline bench lengths smollm2 --lengths 128,512,2k,8k --json
     """
-    from ridgeline import __version__
     from ridgeline.bench.lengths import LengthOptions, render, run
     from ridgeline.bench.lengths_report import document
-    from ridgeline.bench.report_json import to_json
-    from ridgeline.cli.output import note, print_json
+    from ridgeline.cli.output import note, print_report
 
     tokens = args.counts("--lengths", lengths)
     options = args.load_options(
@@ -180,10 +173,7 @@ def bench_lengths(
         isa=isa,
     )  # fmt: skip
     report = run(LengthOptions(options, tokens, repeat), note)
-    if json:
-        print_json(report.as_json() | {"report": to_json(document(report, __version__))})
-    else:
-        print(render(report))
+    print_report(report, document, render, as_json=json)
 
 
 bench.command("report")(report)

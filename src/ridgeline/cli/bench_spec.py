@@ -36,18 +36,13 @@ def spec(
       ridgeline bench spec ./big.gguf --speculative-config '{"method": "draft_model", "model": "./small.gguf"}'
       ridgeline bench spec smollm2 --speculative-config '{"method": "self"}'
     """
-    from ridgeline import __version__
-    from ridgeline.bench.report_json import to_json
     from ridgeline.bench.spec import DOMAINS, SpecBenchOptions, render, run
     from ridgeline.bench.spec_report import document
-    from ridgeline.cli.output import note, print_json
+    from ridgeline.cli.output import note, print_report
 
     options = args.load_options(
         model, max_model_len=None, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu", isa=isa,
         speculative_config=speculative_config,
     )  # fmt: skip
     report = run(SpecBenchOptions(options, args.counts("--drafts", drafts), tuple(domain or DOMAINS), gen, repeat, temperature), note)
-    if json:
-        print_json(report.as_json() | {"report": to_json(document(report, __version__))})
-    else:
-        print(render(report))
+    print_report(report, document, render, as_json=json)

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,17 @@ def note(line: str) -> None:
 def print_json(document: Mapping[str, Any]) -> None:
     """The one JSON document of a command, on stdout. Numbers stay numbers; what is not finite becomes null."""
     print(json.dumps(_plain(document), ensure_ascii=False, indent=2, allow_nan=False), flush=True)
+
+
+def print_report(report: Any, document: Callable[[Any, str], Any], render: Callable[[Any], str], *, as_json: bool) -> None:
+    """A benchmark's result: `render`ed for people, or all of it as JSON with its report `document` (of the result and our version)."""
+    if not as_json:
+        print(render(report))
+        return
+    from ridgeline import __version__
+    from ridgeline.bench.report_json import to_json
+
+    print_json(report.as_json() | {"report": to_json(document(report, __version__))})
 
 
 def _plain(value: Any) -> Any:

@@ -78,11 +78,9 @@ def feel(
       ridgeline bench feel smollm2 --lengths 128,256,512 --users 8
       ridgeline bench feel smollm2 --json > f.json; ridgeline bench report f.json -o f.html    the same as charts
     """
-    from ridgeline import __version__
     from ridgeline.bench.feel import FeelOptions, render, run
     from ridgeline.bench.feel_report import document
-    from ridgeline.bench.report_json import to_json
-    from ridgeline.cli.output import note, print_json
+    from ridgeline.cli.output import note, print_report
 
     sizes = args.counts("--lengths", lengths)
     options = args.load_options(
@@ -90,10 +88,7 @@ def feel(
         block_size=16, backend="cpu", isa="auto", max_num_seqs=max(1, users),
     )  # fmt: skip
     report = run(FeelOptions(options, sizes, users, prompt, output), note)
-    if json:
-        print_json(report.as_json() | {"report": to_json(document(report, __version__))})
-    else:
-        print(render(report))
+    print_report(report, document, render, as_json=json)
 
 
 def batches(
@@ -113,11 +108,9 @@ def batches(
       ridgeline bench batches smollm2
       ridgeline bench batches smollm2 --itl 20ms --context 512 --json > b.json; ridgeline bench report b.json -o b.html
     """
-    from ridgeline import __version__
     from ridgeline.bench.batches import MOST, STEPS, BatchesOptions, late, render, run
     from ridgeline.bench.batches_report import document
-    from ridgeline.bench.report_json import to_json
-    from ridgeline.cli.output import note, print_json
+    from ridgeline.cli.output import note, print_report
     from ridgeline.options import Options
 
     sizes = args.counts("--batch", batch)
@@ -128,10 +121,7 @@ def batches(
         max_num_seqs=most,
     )  # fmt: skip
     report = run(BatchesOptions(options, sizes, context, itl, repeat), note)
-    if json:
-        print_json(report.as_json() | {"report": to_json(document(report, __version__))})
-    else:
-        print(render(report))
+    print_report(report, document, render, as_json=json)
 
 
 def register(bench: typer.Typer) -> None:

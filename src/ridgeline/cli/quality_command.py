@@ -54,12 +54,10 @@ def quality(
       ridgeline bench quality ./m-Q4_0.gguf --against ./m-Q8_0.gguf --max-kl 0.1 --min-top1 0.85
       ridgeline bench quality ./m-Q8_0.gguf --rtn int4:tensor --rtn int4:channel --rtn int4:32 --no-tasks --json
     """
-    from ridgeline import __version__
     from ridgeline.bench.quality import Gate, QualityOptions, run
     from ridgeline.bench.quality_rtn import parse
     from ridgeline.bench.quality_show import document, render
-    from ridgeline.bench.report_json import to_json
-    from ridgeline.cli.output import note, print_json
+    from ridgeline.cli.output import note, print_report
 
     def load(name: str, dtype: str) -> Any:
         return args.load_options(name, max_model_len=None, threads=threads, kv_cache_dtype=dtype, block_size=16, backend="cpu", isa=isa)
@@ -69,10 +67,7 @@ def quality(
     candidates, base = [load(model, d) for d in kv_cache_dtype or ([] if rtn else ["auto"])], load(against or model, base_kv_cache_dtype)
     asked = QualityOptions(tuple(candidates), base, positions, window, not no_tasks, lengths, gate, text, rounded)
     report = run(asked, note)
-    if json:
-        print_json(report.as_json() | {"report": to_json(document(report, __version__))})
-    else:
-        print(render(report))
+    print_report(report, document, render, as_json=json)
     raise typer.Exit(0 if report.passed else 1)
 
 

@@ -148,13 +148,15 @@ def _warm(state: State) -> None:
 
 def _announce(options: ServeOptions, model: LoadedModel, state: State, port: int) -> None:
     """The plan, then the address."""
+    from ridgeline.engine.loader import isa_of
+
     plan = model.plan
     for line in plan.notes:
         note(f"note: {line}")
     tokens = plan.blocks[0] * plan.block_size if plan.blocks else 0
     users = f"{tokens / plan.max_model_len:.1f} users at the model length of {plan.max_model_len}"
     note(f"model     {Path(plan.path).name}, answers to {', '.join(state.served.names)}")
-    kernels = getattr(model.program, "isa", plan.isa)
+    kernels = isa_of(model.program, plan)
     shape = f"{plan.max_num_seqs} sequences, {plan.chunk} tokens a step"
     note(f"compute   {plan.threads} threads, {plan.backend}, kernels {kernels}, {shape}")
     note(f"KV cache  {size(plan.kv_bytes)} ({plan.kv_dtype}): {tokens} tokens, {users}")

@@ -160,6 +160,11 @@ def _find_left_out(model: OpenModel, text: Words) -> tuple[LeftOut, Program]:
         return search(spec.graph, texts, plan.block_size, run, seconds), first[0]
 
 
+def isa_of(program: Program, plan: Plan) -> str:
+    """The kernels that a program runs on; where its backend has none to choose from, what was asked for."""
+    return str(getattr(program, "isa", plan.isa))
+
+
 def load_program(model: OpenModel, shared: Program | None = None, taps: tuple[str, ...] = ()) -> Program:
     """Pack the weights for the backend of the plan. shared: a program of the same file, whose weights are used as they are."""
     plan, spec = model.plan, model.spec

@@ -188,21 +188,26 @@ Op = (
 )  # fmt: skip
 
 
-def inputs(op: Op) -> tuple[str, ...]:
-    """Names of the values that the op reads."""
+def input_fields(op: Op) -> tuple[str, ...]:
+    """Names of the op's fields that name the values it reads."""
     match op:
         case Embed():
             return ()
         case CacheWrite():
-            return (op.k, op.v)
+            return ("k", "v")
         case Attend():
-            return (op.q,)
+            return ("q",)
         case Add() | AddNorm() | Mul():
-            return (op.a, op.b)
+            return ("a", "b")
         case GatedActivation():
-            return (op.gate, op.up)
+            return ("gate", "up")
         case _:
-            return (op.x,)
+            return ("x",)
+
+
+def inputs(op: Op) -> tuple[str, ...]:
+    """Names of the values that the op reads."""
+    return tuple(getattr(op, field) for field in input_fields(op))
 
 
 def results(op: Op) -> tuple[str, ...]:

@@ -8,10 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.graph.graph import Graph
-from ridgeline.graph.ops import Add, AddNorm, Attend, CacheWrite, Linear, LinearGroup, Op, RmsNorm, inputs, results
+from ridgeline.graph.ops import Add, AddNorm, Attend, CacheWrite, Linear, LinearGroup, Op, RmsNorm, input_fields, inputs, results
 from ridgeline.graph.verify import weight_names
-
-_READS = ("x", "a", "b", "q", "k", "v", "gate", "up")  # fields that name values an op reads
 
 
 def fuse(graph: Graph) -> Graph:
@@ -76,7 +74,7 @@ def without(graph: Graph, sums: Collection[str]) -> Graph:
     renamed = dict[str, str]()
     kept = list[Op]()
     for op in graph.ops:
-        reads: dict[str, Any] = {f: renamed.get(getattr(op, f), getattr(op, f)) for f in _READS if hasattr(op, f)}
+        reads: dict[str, Any] = {field: renamed.get(getattr(op, field), getattr(op, field)) for field in input_fields(op)}
         op = replace(op, **reads)
         if isinstance(op, Add) and op.out in sums:
             renamed[op.out] = op.a
