@@ -11,7 +11,7 @@ from ridgeline.planner.units import milliseconds
 
 
 def document(r: BatchesReport, version: str) -> ReportDocument:
-    """Row 162 of the acceptance table as a figure: step time against batch, measured and by the formula, promise and best batch."""
+    """Step time against batch, measured and by the formula, promise and best batch."""
     setup = Setup(
         {"host": machine_name(), "threads": r.threads, "kernels": r.isa}, {"ridgeline": version, "python": platform.python_version()},
         settings={"model": r.model, "context": r.context}, commands=(command_line(),), date=now(),

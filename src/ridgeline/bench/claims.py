@@ -1,4 +1,4 @@
-"""The round numbers that talks on inference like to quote, each computed again and judged. Row 161 of the acceptance table.
+"""The round numbers that talks on inference like to quote, each computed again and judged.
 
 A claim passes when the computed value lies within its tolerance. What only a benchmark can tell is taken from a run that others reported
 (`data/reported.csv`) and says so; nothing here was measured by us.

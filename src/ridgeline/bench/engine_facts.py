@@ -96,7 +96,7 @@ class Facts:
         return most, computed
 
     def reuse(self, length: int = 1000, tail: int = 16, gen: int = 16) -> ReuseResult:
-        """Row 108."""
+        """A prefix that is met again."""
         stem, tails = prompts(1, length, self.vocab, 600)[0], prompts(2, tail, self.vocab, 601)
         first, second = (np.concatenate((stem, t)) for t in tails)
         runner, plain = Runner(self.model), Runner(self.model, prefix_cache="off")
@@ -112,7 +112,7 @@ class Facts:
         return ReuseResult(len(second), cached, ttft_s(cold), ttft_s(warm), _words([warm]) == _words([alone]))
 
     def samples(self, n: int = 4, length: int = 500, gen: int = 24) -> SamplesResult:
-        """Rows 103 and 104."""
+        """Samples that share their prompt."""
         prompt = prompts(1, length, self.vocab, 610)[0]
         shared, apart = Runner(self.model), Runner(self.model, prefix_cache="off")
         together = self._ask(shared, prompt, gen, n=n)
@@ -128,7 +128,7 @@ class Facts:
         return SamplesResult(n, length, gen, blocks, needed, copies, same)
 
     def overload(self, count: int = 24, length: int = 128, gen: int = 64, share: float = 0.25) -> OverloadResult:
-        """Row 112."""
+        """Fewer blocks than the requests need."""
         count = min(count, self.model.plan.max_num_seqs)
         all_blocks = [count * peak_blocks(g.window, self.model.plan.block_size, length + gen) for g in self._groups]
         tight = [max(int(b * share), 2 + b // count) for b in all_blocks]
@@ -152,7 +152,7 @@ class Facts:
         )  # fmt: skip
 
     def session(self, length: int = 600, gen: int = 8, others: int = 12) -> SessionResult:
-        """Row 123. The pool holds the session and two others."""
+        """A session that comes back. The pool holds the session and two others."""
         size = self.model.plan.block_size
         blocks = [3 * peak_blocks(g.window, size, length + 64) + 4 for g in self._groups]
         talk, noise = prompts(1, length, self.vocab, 630)[0], prompts(others, length, self.vocab, 631)

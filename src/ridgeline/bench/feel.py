@@ -1,6 +1,6 @@
 """Where serving hurts, on this machine: memory before and after loading and by input, and five people who wait for one another.
 
-Rows 124 to 126 of the acceptance table. All of it is measured in this process; nothing is compared with other machines.
+All of it is measured in this process; nothing is compared with other machines.
 """
 
 from __future__ import annotations

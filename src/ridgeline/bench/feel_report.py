@@ -13,7 +13,7 @@ FITTED, COUNTED = "fitted: to the measured points", "predicted: bytes a token of
 
 
 def document(r: FeelReport, version: str) -> ReportDocument:
-    """Rows 10 and 124 to 126 of the acceptance table in figures."""
+    """Memory, waits and speeds of one run in figures."""
     setup = Setup(
         {"host": machine_name(), "threads": r.threads}, {"ridgeline": version, "python": platform.python_version()},
         settings={"model": r.model}, commands=(command_line(),), date=now(),

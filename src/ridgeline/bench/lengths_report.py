@@ -12,7 +12,7 @@ FITTED, FASTEST = "fitted: to the measured points", "predicted: roofline's faste
 
 
 def document(r: LengthReport, version: str) -> ReportDocument:
-    """Rows 23, 125 and 133 of the acceptance table in figures."""
+    """First and next tokens against the length, with and without a cache, in figures."""
     m = r.machine
     ceilings = (Ceiling("read bandwidth", m.read_gb_s, "GB/s", m.provenance), Ceiling("int8 products", m.int8_gops, "GOP/s", m.provenance))
     setup = Setup(

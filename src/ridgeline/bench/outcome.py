@@ -96,7 +96,7 @@ def _machines(run: Run) -> dict[str, Any]:
 
 
 def _waste(run: Run, done: Sequence[Live]) -> dict[str, float | None]:
-    """Row 101: the same requests in blocks, in regions of the greatest length, and in regions of exactly what each needs."""
+    """The same requests in blocks, in regions of the greatest length, and in regions of exactly what each needs."""
     kept = held(done[:MAX_PLACED])
     size, longest = run.fleet.block_size, max((h.final for h in kept), default=1)
     capacity = run.fleet.blocks[0] * size

@@ -70,7 +70,7 @@ def _ladder(ladder: Ladder) -> Iterator[Block]:
 
 
 def _check(steps: Sequence[tuple[Rung, float | None]]) -> str:
-    """Row 160: factors multiply to the whole, or something was left out."""
+    """Factors multiply to the whole, or something was left out."""
     factors = [g for _, g in steps if g is not None]
     whole = (steps[-1][0].output_tok_s or 0.0) / (steps[0][0].output_tok_s or 1.0)
     product = " x ".join(f"{g:.2f}" for g in factors)
@@ -100,7 +100,7 @@ def rungs_grid(ladder: Ladder) -> Grid:
 
 
 def _batching(ladder: Ladder) -> Iterator[Block]:
-    """Row 147: N at once against one, apart from what faster kernels give."""
+    """N at once against one, apart from what faster kernels give."""
     done = ran(ladder)
     first = next((r for r in done if r.one_tok_s), None)
     last = next((r for r in reversed(done) if r.one_tok_s), None)
@@ -114,7 +114,7 @@ def _batching(ladder: Ladder) -> Iterator[Block]:
 
 
 def five_figure(ladder: Ladder) -> str:
-    """Row 145: throughput, TTFT, ITL, KV in use against users and against context, side by side; "" when there is nothing."""
+    """Throughput, TTFT, ITL, KV in use against users and against context, side by side; "" when there is nothing."""
     done = ran(ladder)
     parts = []
     for title, unit, values in (

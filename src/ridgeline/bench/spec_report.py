@@ -20,7 +20,7 @@ DEFINITIONS = {
 
 
 def document(r: SpecReport, version: str) -> ReportDocument:
-    """Row 87 of the acceptance table in figures. Kinds of text of which no answer counts have rows, but no points."""
+    """The sweep in figures. Kinds of text of which no answer counts have rows, but no points."""
     guesses = r.method + (f" {r.draft_model}" if r.draft_model else "")
     setup = Setup(
         {"host": machine_name(), "threads": r.threads}, {"ridgeline": version, "python": platform.python_version()}, {"sampling": 1},

@@ -1,4 +1,4 @@
-"""System designs that people are asked to size: inputs to devices, dollars and simulated percentiles. Row 166 of the acceptance table.
+"""System designs that people are asked to size: inputs to devices, dollars and simulated percentiles.
 
 A template is traffic in people's terms (users, requests, peak) on named models. The planner finds the replicas that the rate needs; the
 simulator then serves a share of that traffic by the real scheduler, and replicas are added while its p99 breaks the promise.

@@ -1,4 +1,4 @@
-"""Which engine to look at first: a short tree of yes-or-no questions, each leaf with what it rests on. Row 153 of the acceptance table.
+"""Which engine to look at first: a short tree of yes-or-no questions, each leaf with what it rests on.
 
 What stands here was reported by others, with source and date; none of it was measured by us. Where it matters: `ridgeline bench ab`.
 """

@@ -1,6 +1,6 @@
 """Sums that people do on a napkin: training against serving, a query against a ceiling, our own price beside those of providers.
 
-Rows 2 to 4 and 13 of the acceptance table. Decimal dollars; provider prices are the user's own, none is built in.
+Decimal dollars; provider prices are the user's own, none is built in.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Query:
 
 
 def query_price(usd_per_mtok: Amount, tokens_per_query: int, queries_per_day: int, ceiling_usd: Amount | None = None) -> Query:
-    """Row 4 of the acceptance table: 0.5 cent a query, and what that is in a year. Raises `UserError` for counts below 0."""
+    """0.5 cent a query, and what that is in a year. Raises `UserError` for counts below 0."""
     for name, count in (("--tokens-per-query", tokens_per_query), ("--queries-per-day", queries_per_day)):
         if count < 0:
             raise UserError(f"{name} is {count}, must be 0 or more", field=name, value=count, limit=0)

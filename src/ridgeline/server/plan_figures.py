@@ -126,7 +126,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 def _intensity(d: Deployment, p: Mapping[str, Any], width: float) -> str:
-    """Row 29: more sequences raise the intensity of the MLP and leave that of attention where it is."""
+    """More sequences raise the intensity of the MLP and leave that of attention where it is."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for batch in BATCHES:
         for cell in four_cells(d, batch, p["context"]):
@@ -140,7 +140,7 @@ def _intensity(d: Deployment, p: Mapping[str, Any], width: float) -> str:
 
 
 def _cells(d: Deployment, p: Mapping[str, Any], width: float) -> str:
-    """Row 31: what memory and arithmetic alone would take in one layer, as shares of the longer of the two, which is the bound."""
+    """What memory and arithmetic alone would take in one layer, as shares of the longer of the two, which is the bound."""
     groups = []
     for c in four_cells(d, p["batch"], p["context"]):
         longer = max(c.memory_s, c.math_s) or 1.0
