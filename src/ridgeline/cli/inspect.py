@@ -127,9 +127,13 @@ def _op_row(kind: str, makes: str, cost: Cost, host: Machine) -> dict[str, Any]:
 
 
 def _print(parts: Mapping[str, Any]) -> None:
+    """What was asked for stands last, where a terminal stops."""
     for key, value in parts["model"].items():
         shown = f"{value:,}" if isinstance(value, int) else value
         print(f"{key.replace('_', ' '):>34}  {shown}" + (f"  ({size(value)})" if "bytes" in key and value >= 1000 else ""))
+    print("\nmetadata")
+    for key, value in parts["metadata"].items():
+        print(f"  {key} = {printable(str(value))}")
     print("\nformats")
     print(_rows(parts["formats"]))
     for name in ("ops", "kernels", "techniques", "tensors"):
@@ -137,9 +141,6 @@ def _print(parts: Mapping[str, Any]) -> None:
             step = parts.get("step", {})
             print(f"\n{name}" + (f" for a step of {step['batch']} x {step['new']} tokens after {step['past']}" if name == "ops" else ""))
             print(_rows(parts[name]))
-    print("\nmetadata")
-    for key, value in parts["metadata"].items():
-        print(f"  {key} = {printable(str(value))}")
 
 
 def _rows(rows: list[dict[str, Any]]) -> str:
