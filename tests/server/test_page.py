@@ -91,8 +91,10 @@ def test_a_narrow_screen_with_a_key(browser: Any) -> None:
     with running(rules=GateRules(keys=load_keys(["secret"], None))) as server:
         page = browser.new_page(viewport={"width": 380, "height": 700})
         page.goto(server.url + "/")
-        page.wait_for_selector("#model:has-text('API key')")
-        page.click("#toggle")
+        page.wait_for_selector("#model:has-text('wants an API key')")
+        assert page.evaluate("document.activeElement.id") == "key"  # where it is to be typed
+        page.fill("#key", "secre")
+        page.wait_for_selector("#model:has-text('not known')")
         page.fill("#key", "secret")
         page.wait_for_selector("#model:has-text('tiny')")
         ask(page, "hi")

@@ -23,12 +23,24 @@ function headers() {
 async function name_model() {
   try {
     const reply = await fetch("v1/models", { headers: headers() });
+    if (reply.status === 401) {
+      const open = !$("settings").hidden;
+      $("model").textContent = $("key").value ? "this API key is not known here" : "this server wants an API key: type it below";
+      show_settings(true);
+      if (!open) $("key").focus();
+      return;
+    }
     const document = await reply.json();
     const card = document.data?.[0];
     $("model").textContent = card ? `${card.id}, ${card.max_model_len} tokens` : document.error?.message ?? "";
   } catch (error) {
     $("model").textContent = "the server does not answer";
   }
+}
+
+function show_settings(open) {
+  $("settings").hidden = !open;
+  $("toggle").setAttribute("aria-expanded", String(open));
 }
 
 function number(id) {
@@ -171,10 +183,6 @@ $("text").addEventListener("keydown", (event) => {
 $("stop").addEventListener("click", () => running?.abort());
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") running?.abort(); });
 $("clear").addEventListener("click", () => { running?.abort(); turns.length = 0; talk.replaceChildren(); $("text").focus(); });
-$("toggle").addEventListener("click", () => {
-  const open = $("settings").hidden;
-  $("settings").hidden = !open;
-  $("toggle").setAttribute("aria-expanded", String(open));
-});
+$("toggle").addEventListener("click", () => show_settings($("settings").hidden));
 $("settings").addEventListener("submit", (event) => event.preventDefault());
 name_model();

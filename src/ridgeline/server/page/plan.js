@@ -106,7 +106,8 @@ function rank() {
 
 function complain(error, what) {
   const offline = error instanceof TypeError;
-  const words = offline ? "The server does not answer. Is it still running?" : error.message;
+  const nameless = error.status === 401 && !$("key").value;
+  const words = offline ? "The server does not answer. Is it still running?" : nameless ? "This server wants an API key: type it on this page." : error.message;
   if (error.status === 401) {
     $("key_field").hidden = false;
     $("key").focus();
