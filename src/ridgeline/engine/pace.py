@@ -18,7 +18,7 @@ from ridgeline.planner.predictor import StepPredictor
 from ridgeline.scheduler.budget import Budget
 
 # Time of a step with prompt tokens over one without, and prompt tokens that a step carries beside an inter-token target out of reach.
-ITL_SLACK, MIN_CHUNK = 1.9, 16
+ITL_SLACK, MIN_CHUNK = 2.0, 16
 _WEIGHT = 0.3  # of a new measurement
 _JUMP = 2.0  # one step says no more than this much more or less: others may have had the processor
 
