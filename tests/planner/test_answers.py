@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ridgeline.bench.claims import claims
+from ridgeline.bench.scorecard_report import COLUMNS
 from ridgeline.cli import main
 from ridgeline.errors import UserError
 from ridgeline.planner.formats import kv_format_named, weight_format
@@ -128,6 +130,44 @@ def test_quality_is_cited() -> None:
     names = set(scores())
     assert all(q.variant in names and q.source and q.setup and q.checked in ("seen", "recalled") for q in reported())
     assert {q.source for q in reported() if q.metric == "MMLU"} == {"arXiv:2405.04434 table 8"}
+
+
+def test_every_variant_has_quality_with_a_link() -> None:
+    """Row 65: the sliding window, linear attention and Mamba too; each figure names the paper's table and where to read it."""
+    cited = {s.variant: s.quality for s in scores().values()}
+    assert all(cited.values()) and all(q.link.startswith("https://arxiv.org/abs/2") and " table " in q.source for q in cited["Mamba"])
+    assert all(q.link or "figure" in q.source for found in cited.values() for q in found)
+    assert {q.source for q in cited["sliding 4096"]} == {"arXiv:2406.07522 table 3", "arXiv:2406.07522 table 4"}
+    # No winner: the linear models are ahead on short questions and behind where an answer stands in the text.
+    beside = {q.metric: (q.value, float(q.beside.split(",")[0].split()[-1])) for q in cited["linear"]}
+    assert beside["average of 8 tasks"][0] > beside["average of 8 tasks"][1]
+    assert beside["average of 6 look-up tasks"][0] < beside["average of 6 look-up tasks"][1]
+
+
+def test_every_computed_cell_says_what_it_comes_from() -> None:
+    """Row 65: the numbers in a source are the cell's."""
+    found = scores()
+    assert all(set(COLUMNS) == set(s.sources) and all(s.sources.values()) for s in found.values())
+    assert found["MLA"].sources["kv_bytes_per_token"] == "32 layers x 576 values, stored once in bf16 = 36,864 B a token"
+    assert found["sliding 4096"].sources["sequence_bytes"].endswith("x 4,096 of 32,768 tokens")
+    gqa = found["GQA-8"]
+    assert f"{gqa.users:,} users / " in gqa.sources["tok_s"] and f"/ {gqa.sequence_bytes / 1e6:,.1f} MB" in gqa.sources["users"]
+    step_ms = float(gqa.sources["tok_s"].split(" / ")[1].split()[0])
+    assert gqa.users / step_ms * 1e3 == pytest.approx(gqa.tok_s, rel=1e-3)
+
+
+def test_the_page_opens_its_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Row 65, and the same through `bench report`."""
+    page, kept = tmp_path / "s.html", tmp_path / "s.json"
+    assert main(["scorecard", "--html", str(page), "--json"]) == 0
+    kept.write_text(capsys.readouterr().out)
+    text = page.read_text("utf8")
+    cells = len(COLUMNS) * len(scores())
+    assert text.count("<details><summary>") == cells + len(scores()) + len(reported()) and "<script" not in text
+    assert '<a href="https://arxiv.org/abs/2412.06464"' in text
+    assert main(["bench", "report", str(kept)]) == 0
+    assert "- Mamba, users: (80 GB - " in capsys.readouterr().out
+    assert main(["scorecard", "--explain"]) == 0 and "stored once in bf16" in capsys.readouterr().out
 
 
 def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,8 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table. note: below it; label: measured, fitted, simulated, reported ... after the title. apart: of somebody else, drawn apart."""
+    """A table. note: below it; label: measured, fitted, simulated, reported ... after the title. apart: of somebody else, drawn apart.
+    sources: nothing, or what each cell opens; an empty text opens nothing."""
 
     title: str
     columns: Sequence[str]
@@ -38,6 +39,7 @@ class Grid:
     note: str = ""
     label: str = ""
     apart: bool = False
+    sources: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,9 @@ th { font-weight: 600; color: var(--quiet); } td.n, th.n { text-align: right; wh
 td:not(.n, .short) { min-width: 13rem; }
 .apart { border: 1px dashed var(--quiet); border-radius: .5rem; padding: .5rem 1rem; margin: 1rem 0; background: var(--own); }
 .under { color: var(--quiet); font-size: .85rem; }
+td summary { list-style: none; text-decoration: underline dotted; text-underline-offset: .2em; }
+td summary::-webkit-details-marker { display: none; }
+td details p { margin: .2rem 0; min-width: 13rem; max-width: 20rem; white-space: normal; text-align: left; color: var(--quiet); }
 summary { cursor: pointer; font-size: .875rem; } dl { margin: .3rem 0 1rem; font-size: .875rem; max-width: 46rem; }
 dt { font-weight: 600; } dd { margin: 0 0 .3rem; color: var(--quiet); }
 pre { background: var(--own); border-radius: .4rem; padding: .6rem .8rem; overflow-x: auto; font-size: .82rem; margin: .5rem 0; }
@@ -145,19 +150,32 @@ def _html(b: Block) -> str:
 def _html_grid(b: Grid) -> str:
     right = _numeric_columns(b)
 
-    def row(cells: Sequence[Cell], tag: str) -> str:
+    def row(cells: Sequence[Cell], tag: str, sources: Sequence[str]) -> str:
         said = [shown(c) for c in cells]
         kinds = [' class="n"' if r else ' class="short"' if len(s) <= 28 else "" for r, s in zip(right, said, strict=True)]
-        return "<tr>" + "".join(f"<{tag}{k}>{esc(s)}</{tag}>" for s, k in zip(said, kinds, strict=True)) + "</tr>"
+        inner = [_opening(s, w) for s, w in zip(said, sources, strict=True)]
+        return "<tr>" + "".join(f"<{tag}{k}>{s}</{tag}>" for s, k in zip(inner, kinds, strict=True)) + "</tr>"
+
+    nothing = [""] * len(b.columns)
 
     label = f' <span class="label">{esc(b.label)}</span>' if b.label else ""
     caption = f"<caption>{esc(b.title)}{label}</caption>" if b.title or label else ""
-    head = f"<thead>{row(b.columns, 'th')}</thead>" if any(b.columns) else ""
-    body = "".join(row(r, "td") for r in b.rows)
+    head = f"<thead>{row(b.columns, 'th', nothing)}</thead>" if any(b.columns) else ""
+    body = "".join(row(r, "td", w) for r, w in zip(b.rows, b.sources or [nothing] * len(b.rows), strict=True))
     note = f'<p class="under">{esc(b.note)}</p>' if b.note else ""
     table = f"<table>{caption}{head}<tbody>{body}</tbody></table>"
     inner = f'<div class="wide" tabindex="0" role="region" aria-label="{esc(b.title or "table")}">{table}</div>{note}'
     return f'<section class="apart">{inner}</section>' if b.apart else inner
+
+
+def _opening(said: str, source: str) -> str:
+    return f"<details><summary>{esc(said)}</summary><p>{_linked(source)}</p></details>" if source else esc(said)
+
+
+def _linked(words: str) -> str:
+    """Escaped, with web addresses as links."""
+    parts = re.split(r"(https?://[^\s;,]+)", words)
+    return "".join(f'<a href="{esc(p)}" rel="noreferrer">{esc(p)}</a>' if i % 2 else esc(p) for i, p in enumerate(parts))
 
 
 def _numeric_columns(b: Grid) -> list[bool]:
@@ -193,7 +211,8 @@ def _markdown(b: Block) -> list[str]:
             title = [f"**{_md(b.title)}**" + (f" ({_md(b.label)})" if b.label else ""), ""] if b.title else []
             rows = ["| " + " | ".join(_md(shown(c)) for c in r) + " |" for r in b.rows]
             rule = "|" + "|".join("---:" if n else "---" for n in _numeric_columns(b)) + "|"
-            return [*title, "| " + " | ".join(_md(c) for c in b.columns) + " |", rule, *rows, "", *([_md(b.note), ""] if b.note else [])]
+            found = [*title, "| " + " | ".join(_md(c) for c in b.columns) + " |", rule, *rows, "", *([_md(b.note), ""] if b.note else [])]
+            return [*found, *_markdown_sources(b)]
         case Folded():
             return [f"{_md(b.title)}:", "", *(f"- {_md(k)}: {_md(v)}" for k, v in b.pairs), ""]
         case Beside():
@@ -202,6 +221,17 @@ def _markdown(b: Block) -> list[str]:
             return [f"*{_md(b.instead)}*", ""] if b.instead else []
         case Commands():
             return ["```", *(" ".join(line.split()) for line in b.lines), "```", ""] if b.lines else []
+
+
+def _markdown_sources(b: Grid) -> list[str]:
+    """Markdown cannot open a cell: what it would open is listed below the table."""
+    found = [
+        f"- {_md(shown(cells[0]))}, {_md(column)}: {_md(words)}"
+        for cells, texts in zip(b.rows, b.sources, strict=False)
+        for column, words in zip(b.columns, texts, strict=True)
+        if words
+    ]
+    return [*found, ""] if found else []
 
 
 def _md(words: str) -> str:

@@ -55,6 +55,8 @@ def documents_of(found: Any, origin: str) -> list[ReportDocument]:
             short = next((j for j, row in enumerate(t.rows) if len(row) != len(t.columns)), None)
             if short is not None:
                 raise _wrong(origin, f"tables[{i}].rows[{short}]", list(t.rows[short]), f"a list of {len(t.columns)}, as there are columns")
+            if t.sources and [len(texts) for texts in t.sources] != [len(row) for row in t.rows]:
+                raise _wrong(origin, f"tables[{i}].sources", len(t.sources), "one text for each cell, or nothing")
     return made
 
 

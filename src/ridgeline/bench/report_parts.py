@@ -301,4 +301,4 @@ def table_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     if found:
         yield Heading("Tables")
     for t in found:
-        yield Grid(t.title, t.columns, t.rows, t.note, t.label)
+        yield Grid(t.title, t.columns, t.rows, t.note, t.label, sources=t.sources)

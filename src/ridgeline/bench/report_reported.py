@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.resources import files
 
 from ridgeline.bench.report_blocks import Block, Cell, Grid, Heading, Words
@@ -12,7 +13,10 @@ from ridgeline.bench.report_parts import cells_grid, reported
 from ridgeline.bench.report_schema import ReportDocument
 
 WORKSHOP = "Workshop on inference at scale (demo F)"  # one run on one machine, rung by rung
-NUMBERS = {"output_tok_s": "output tok/s", "total_tok_s": "total tok/s", "ttft_ms": "TTFT ms", "itl_ms": "ITL ms", "tpot_ms": "TPOT ms"}
+NUMBERS = {
+    "output_tok_s": "output tok/s", "total_tok_s": "total tok/s", "tok_s": "tok/s (output or total is not said)", "ttft_ms": "TTFT ms",
+    "itl_ms": "ITL ms", "tpot_ms": "TPOT ms",
+}  # fmt: skip
 
 
 def rows() -> list[dict[str, str]]:
@@ -39,6 +43,6 @@ def reported_part(documents: Sequence[ReportDocument] = ()) -> Iterator[Block]:
         yield Grid(f"{source}, {date}: {setup}", columns, cells, f"Source: {link} ({date}).", "reported", apart=True)
     for d in documents:
         grids = [cells_grid(c) for c in d.curves if reported(c.label)] + [rungs_grid(x) for x in d.ladders if others(x)]
-        grids += [Grid(t.title, t.columns, t.rows, t.note, t.label) for t in d.tables if reported(t.label)]
+        grids += [Grid(t.title, t.columns, t.rows, t.note, t.label, sources=t.sources) for t in d.tables if reported(t.label)]
         for g in grids:
-            yield Grid(f"{d.title}: {g.title}", g.columns, g.rows, g.note or "Source: as the document gives it.", g.label, apart=True)
+            yield replace(g, title=f"{d.title}: {g.title}", note=g.note or "Source: as the document gives it.", apart=True)

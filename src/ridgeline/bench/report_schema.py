@@ -255,13 +255,15 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Anything else that is a table: quality, peers, agents. Cells are plain; None is shown as a dash."""
+    """Anything else that is a table: quality, peers, agents. Cells are plain; None is shown as a dash. sources: nothing, or a text for each
+    cell that it opens: what it was computed from, who reported it; addresses become links, an empty one opens nothing."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
     label: str = "measured"
+    sources: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import typer
 
+from ridgeline import __version__
 from ridgeline.bench.claims import TOLERANCE, claims
+from ridgeline.bench.report_json import to_json
+from ridgeline.bench.scorecard_report import COLUMNS, document, page
 from ridgeline.bench.templates import TEMPLATES, size
 from ridgeline.bench.which_engine import choose, leaves, walk
-from ridgeline.cli.output import note, print_json, table
+from ridgeline.cli.output import note, print_json, table, writable
 from ridgeline.errors import UserError
 from ridgeline.planner.formats import kv_format_named, weight_format
 from ridgeline.planner.hardware import devices, find_device
 from ridgeline.planner.ledger import Offer, compare, crossover, per_day
 from ridgeline.planner.price import break_even_days, query_price, rounded
 from ridgeline.planner.question import MAX_TOKENS
-from ridgeline.planner.scorecard import reported, scorecard
+from ridgeline.planner.scorecard import Score, scorecard
 
 
 @dataclass(frozen=True)
@@ -135,15 +139,28 @@ def numbers(*, as_json: bool) -> None:
         note(f"cited, not measured here: {source}")
 
 
-def score(device: str, context: int, weight_dtype: str, kv_dtype: str, *, as_json: bool) -> None:
-    """Attention variants on one device, with cited quality."""
+def score(
+    device: str, context: int, weight_dtype: str, kv_dtype: str, *, as_json: bool, explain: bool = False, html_out: Path | None = None
+) -> None:
+    """Attention variants on one device, with cited quality. explain: what each cell comes from; html_out: a page whose cells open it."""
     if not 1 <= context <= MAX_TOKENS:
         limit = (1, MAX_TOKENS)
         raise UserError(f"--context is {context}, must be from 1 to {MAX_TOKENS}", field="--context", value=context, limit=limit)
-    found = scorecard(find_device(device, devices()), context, weight_format(weight_dtype), kv_format_named(kv_dtype))
+    if html_out is not None:
+        writable(html_out)
+    on = find_device(device, devices())
+    found = scorecard(on, context, weight_format(weight_dtype), kv_format_named(kv_dtype))
+    made = document(found, on.name, context, __version__)
+    if html_out is not None:
+        html_out.write_text(page(made), "utf8")
+        note(f"wrote {html_out}")
     if as_json:
-        print_json({"context": context, "variants": [asdict(s) for s in found]})
-        return
+        print_json({"context": context, "variants": [asdict(s) for s in found], "report": to_json(made)})
+    else:
+        _print_score(found, context, explain=explain)
+
+
+def _print_score(found: Sequence[Score], context: int, *, explain: bool) -> None:
     print(f"Mistral-7B's shape with each cache, {context} tokens a sequence, roofline at efficiency 1\n")
     rows = [
         [
@@ -154,10 +171,17 @@ def score(device: str, context: int, weight_dtype: str, kv_dtype: str, *, as_jso
     ]  # fmt: skip
     print(table(rows, ["variant", "B/token", "MB/sequence", "users", "tok/s", "FLOP/B", ""]))
     print("\nquality, as reported: no winner is drawn, the tables disagree")
-    cited = [[q.variant, q.metric, f"{q.value:g}", q.beside, q.setup, q.source, q.checked] for q in reported()]
+    every = [q for s in found for q in s.quality]
+    cited = [[q.variant, q.metric, f"{q.value:g}", q.beside, q.setup, f"{q.source} {q.link}", q.checked] for q in every]
     print(table(cited, ["variant", "metric", "", "beside", "set-up", "source", "checked"]))
     bare = [s.variant for s in found if not s.quality]
-    print(f"no figure is kept for {', '.join(bare)}")
+    if bare:
+        print(f"no figure is kept for {', '.join(bare)}")
+    if explain:
+        print("\nwhat each cell comes from")
+        print(table([[s.variant, COLUMNS[name], s.sources[name]] for s in found for name in COLUMNS], ["variant", "cell", ""]))
+    else:
+        note("--explain says what each cell was computed from; --html FILE writes a page whose cells open it")
 
 
 def templates(name: str | None, device: str, users: int | None, price: Decimal | None, *, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -69,6 +70,8 @@ def scorecard(
     context: Annotated[int, args.number("--context", "Tokens held per sequence.")] = 32768,
     weight_dtype: Annotated[str, typer.Option("--weight-dtype", metavar="DTYPE", help="bf16, fp8, int4 ...")] = "bf16",
     kv_dtype: Annotated[str, typer.Option("--kv-dtype", metavar="DTYPE", help="bf16, fp8, int8 ...")] = "bf16",
+    explain: Annotated[bool, typer.Option("--explain", help="What each cell was computed from, with the numbers.")] = False,
+    html_out: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="A page whose cells open their sources.")] = None,
     json: args.Json = False,
 ) -> None:
     """MHA, GQA, MQA, MLA, windows, shared layers, linear attention, Mamba: memory and throughput computed, quality cited.
@@ -76,11 +79,13 @@ def scorecard(
     \b
     Examples:
       ridgeline scorecard
+      ridgeline scorecard --explain
+      ridgeline scorecard --html scorecard.html
       ridgeline scorecard --context 128K --device "MI300X" --kv-dtype fp8
     """
     from ridgeline.cli.answers import score
 
-    score(device, context, weight_dtype, kv_dtype, as_json=json)
+    score(device, context, weight_dtype, kv_dtype, as_json=json, explain=explain, html_out=html_out)
 
 
 def templates(

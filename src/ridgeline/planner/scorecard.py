@@ -1,16 +1,18 @@
 """Attention variants side by side: what each keeps and how many users that serves, computed on one shape; quality as papers reported it.
 
 The shape is Mistral-7B's (32 layers, 32 heads of 128) with its cache replaced, so that nothing but the variant differs. Quality is never
-computed here and no winner is drawn: the tables contradict each other.
+computed here and no winner is drawn: the tables contradict each other. Every computed figure says what it was computed from.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ridgeline.graph.caches import Paged
 from ridgeline.kv.layout import KvFormat
 from ridgeline.planner.catalog import find_model
+from ridgeline.planner.deployment import Deployment
 from ridgeline.planner.facts import Kept, ModelFacts
 from ridgeline.planner.formats import WeightFormat
 from ridgeline.planner.hardware import Device
@@ -37,11 +39,18 @@ class Quality:
     source: str
     checked: str
 
+    @property
+    def link(self) -> str:
+        """Where the source can be read; empty for one that is not on arXiv."""
+        number = self.source.partition("arXiv:")[2].partition(" ")[0]
+        return f"https://arxiv.org/abs/{number}" if number else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """users and tok_s: as many sequences of `context` tokens as fit the device beside the weights, and their throughput (roofline, ideal).
-    flop_per_byte: of one decode's attention. note: what a reader must know."""
+    flop_per_byte: of one decode's attention. note: what a reader must know. sources: field -> what it was computed from, with the numbers.
+    """
 
     variant: str
     kv_bytes_per_token: float
@@ -51,22 +60,52 @@ class Score:
     flop_per_byte: float
     quality: tuple[Quality, ...]
     note: str
+    sources: Mapping[str, str]
 
 
 def scorecard(device: Device, context: int, form: WeightFormat, kv: KvFormat) -> tuple[Score, ...]:
     """Every variant on one device. Raises `UserError` like a plan."""
     found = []
     for name, facts, reads, note in variants():
-        users = Setup(facts, device, form, kv, Layout(), ideal=True).deployment().max_users(context)
+        held = Setup(facts, device, form, kv, Layout(), ideal=True).deployment()
         step = Setup(reads, device, form, kv, Layout(), ideal=True).deployment()
+        users = held.max_users(context)
         tok_s = step.throughput(users, context) if users else 0.0
         read = reads.sequence_bytes(context, kv) + reads.state_bytes()
         flops = sum(k.flops_per_entry() * k.entries(context) for k in reads.kept) + 4 * facts.state_elems
         found.append(Score(
             name, facts.kv_bytes_per_token(kv, beyond_windows=True), facts.sequence_bytes(context, kv), users, tok_s, flops / read,
             tuple(q for q in reported() if q.variant == name), note,
+            _bytes_sources(facts, context, kv) | _speed_sources(held, step, users, context)
+            | {"flop_per_byte": f"{flops:,} FLOPs of attention over {read:,} bytes read, one token of one sequence, all layers"},
         ))  # fmt: skip
     return tuple(found)
+
+
+def _bytes_sources(f: ModelFacts, context: int, kv: KvFormat) -> dict[str, str]:
+    if not f.kept:
+        state = f"{f.layers} layers x {f.state_elems // f.layers:,} numbers of 4 bytes = {f.state_bytes():,} B"
+        return {"kv_bytes_per_token": "a state does not grow with the text", "sequence_bytes": state}
+    (k,) = f.kept
+    c = k.cache
+    values = f"{c.k_dim} values, stored once" if c.v_aliases_k else f"{c.kv_heads} heads x ({c.k_dim} + {c.v_dim})"
+    each = f"{k.layers} layers x {values} in {kv.name} = {k.bytes_per_entry(kv):,} B a token"
+    if c.window is None:
+        return {"kv_bytes_per_token": each, "sequence_bytes": f"{each}, x {context:,} tokens"}
+    grows = f"{each} up to {c.window:,} tokens; then one token leaves the window for each that comes"
+    return {"kv_bytes_per_token": grows, "sequence_bytes": f"{each}, x {k.entries(context):,} of {context:,} tokens"}
+
+
+def _speed_sources(held: Deployment, step: Deployment, users: int, context: int) -> dict[str, str]:
+    capacity, weights, each = held.ceilings.memory_bytes, held.weights.total, held.sequence_bytes(context)
+    fits = f"({capacity / 1e9:g} GB - {weights / 1e9:.2f} GB of weights) / {each / 1e6:,.1f} MB a sequence, rounded down"
+    if not users:
+        return {"users": fits, "tok_s": "none fits"}
+    asked, speed = step.decode_demand(users, context), step.ceilings.bytes_per_s
+    cache = (asked.kv_bytes + asked.write_bytes) / 1e9
+    read = f"{asked.weight_bytes / 1e9:.2f} GB of weights and {cache:.2f} GB of cache at {speed / 1e9:,g} GB/s"
+    found = step.decode(users, context)
+    return {"users": fits, "tok_s": f"{users:,} users / {found.seconds * 1e3:.2f} ms a step, {found.bound} bound: {read}"}
 
 
 def reported() -> tuple[Quality, ...]:
