@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ridgeline.bench import micro
+from ridgeline.bench.components import OUTSIDE, layers_of
 from ridgeline.bench.core_speed import CoreSpeed, Taken, counted
 from ridgeline.bench.micro import MicroOptions, MicroReport, render, run
 from ridgeline.bench.micro_report import document
@@ -118,6 +119,27 @@ def test_ops_account_for_the_whole_run(model: Path) -> None:
         assert flops == pytest.approx(2 * (tokens * linear_parameters() + calls * SHAPES["tiny"].vocab * SHAPES["tiny"].dim), rel=1e-6)
     text = render(r)
     assert "GOPS" in text and "roofline" in text and "measured 2026" in text
+
+
+def test_components_account_for_time_and_arithmetic(model: Path) -> None:
+    """Row 32: layers and what they are made of, in time and FLOPs, and what is outside every op, which adds up to the whole."""
+    r = measure(model, ops=True)
+    s = SHAPES["tiny"]
+    for phase, tokens, heads in (("prompt", 24, 1), ("gen", 6, 6)):
+        mine = {p.component: p for p in r.parts if p.phase == phase}
+        assert sum(p.share for p in mine.values()) == pytest.approx(1) == pytest.approx(sum(p.flop_share for p in mine.values()))
+        assert mine["outside the ops"].flops == 0 and mine["embedding and first norm"].flops == 4 * tokens * s.dim
+        assert mine["attention: projections"].flops == 2 * tokens * s.layers * (2 * s.dim * s.dim + 2 * s.kv_dim * s.dim)
+        # Three matrices, and five operations a value for the gate.
+        assert mine["FFN"].flops == tokens * s.layers * s.ffn * (6 * s.dim + 5)
+        assert mine["last norm and head"].flops == heads * (2 * s.vocab * s.dim + 4 * s.dim)
+        inside = layers_of(r.parts, phase)
+        assert inside.flop_share == pytest.approx(1 - sum(mine[n].flop_share for n in mine if n in OUTSIDE))
+        assert inside.seconds < sum(p.seconds for p in mine.values())
+    rows = [row for row in r.ops if row.phase == "prompt"]
+    assert sum(row.flop_share for row in rows) == pytest.approx(1)
+    text = render(r)
+    assert "transformer layers" in text and "outside the ops" in text and text.count("FLOPs") >= 2
 
 
 def test_generation_feeds_back_what_it_drew(model: Path) -> None:

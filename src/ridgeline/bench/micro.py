@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import median
 from typing import Any
 
 from ridgeline.backends.base import Program
+from ridgeline.bench.components import Part, added, flops_of, parts
+from ridgeline.bench.components import render as render_parts
 from ridgeline.bench.core_speed import SLOW, CoreSpeed, Taken, counted, enough
 from ridgeline.bench.machine_load import busy_warning
 from ridgeline.bench.peer import Kind, Peer, find_binary
@@ -23,7 +25,9 @@ from ridgeline.bench.runner import OneSequence, random_tokens, timed_ops
 from ridgeline.engine.loader import OpenModel, isa_of, load_program, open_model
 from ridgeline.errors import within
 from ridgeline.graph.ops import Linear, LinearGroup
+from ridgeline.graph.step import Span
 from ridgeline.options import Options
+from ridgeline.planner.cost import GraphCost, Work
 from ridgeline.planner.hardware import Machine
 from ridgeline.planner.roofline import Prediction, predict_generation, predict_prompt
 
@@ -48,7 +52,7 @@ class MicroOptions:
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """All ops of one kind and shape in one phase. calls: per run."""
+    """All ops of one kind and shape in one phase. calls: per run; share: of the time of all ops, flop_share: of their arithmetic."""
 
     phase: Kind
     label: str
@@ -57,6 +61,7 @@ class OpRow:
     gb_s: float
     gflop_s: float
     share: float
+    flop_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,7 @@ class MicroReport:
     runs: dict[Kind, list[float]] = field(default_factory=dict)
     speeds: dict[Kind, list[float]] = field(default_factory=dict)
     ops: list[OpRow] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     against: Against | None = None
     prompt_gb_s: float = 0.0
     gen_gops: float = 0.0
@@ -137,6 +143,14 @@ class _Bench:
     def count(self, kind: Kind) -> int:
         return self.asked.prompt if kind == "prompt" else self.asked.gen
 
+    def work(self, kind: Kind) -> Work:
+        """What the steps of a run ask for, all together."""
+        if kind == "gen":
+            return added(self.book.work([Span(0, past, 1, 1)]) for past in range(self.asked.gen))
+        tokens, chunk = self.asked.prompt, self.plan.chunk
+        starts = range(0, tokens, chunk)
+        return added(self.book.work([Span(0, at, min(chunk, tokens - at), int(at + chunk >= tokens))]) for at in starts)
+
     def predictions(self, machine: Machine) -> tuple[Prediction, Prediction]:
         prompt = predict_prompt(self.book, self.asked.prompt, machine, chunk=self.plan.chunk)
         return prompt, predict_generation(self.book, 0, self.asked.gen, machine)
@@ -166,7 +180,7 @@ def run(asked: MicroOptions, say: Say = lambda line: None) -> MicroReport:
                 turns.take(kind)
     rates = {kind: bench.count(kind) / median(counted(runs[kind])) for kind in kinds}
     against = None if turns is None else turns.result(rates)
-    return _report(bench, machine, load, runs, _op_rows(bench) if asked.ops else [], against)
+    return _report(bench, machine, load, runs, _accounts(bench) if asked.ops else ([], []), against)
 
 
 class _Turns:
@@ -197,20 +211,32 @@ def _columns(taken: dict[Kind, list[Taken[float]]]) -> tuple[dict[Kind, list[flo
     return {kind: [t.value for t in all_] for kind, all_ in taken.items()}, {kind: [t.speed for t in all_] for kind, all_ in taken.items()}
 
 
-def _op_rows(bench: _Bench) -> list[OpRow]:
-    """One more run of each phase with timing on; instructions of the same label are added up."""
-    rows: list[OpRow] = []
+def _accounts(bench: _Bench) -> tuple[list[OpRow], list[Part]]:
+    """One more run of each phase with timing on: by instruction, and by component."""
+    rows, found = list[OpRow](), list[Part]()
+    # FLOPs do not depend on what weights take, so the graph alone tells them.
+    book = GraphCost(bench.program.graph)
     kinds: tuple[Kind, Kind] = ("prompt", "gen")
     for kind in kinds:
-        sums: dict[str, list[float]] = {}
-        for op in timed_ops(bench.program, lambda kind=kind: bench.seconds(kind)):
-            total = sums.setdefault(_label(op), [0, 0.0, 0, 0])
-            for i, value in enumerate((op.calls, op.seconds, op.bytes, op.flops)):
-                total[i] += value
-        whole = sum(s[1] for s in sums.values()) or 1.0
-        for label, (calls, seconds, nbytes, flops) in sorted(sums.items(), key=lambda item: -item[1][1]):
-            pace = 1e9 * seconds or 1.0
-            rows.append(OpRow(kind, label, int(calls), seconds, nbytes / pace, flops / pace, seconds / whole))
+        took: list[float] = []
+        times = timed_ops(bench.program, lambda kind=kind, took=took: took.append(bench.seconds(kind)))
+        work = bench.work(kind)
+        rows += _op_rows(kind, times, book, work)
+        found += parts(kind, times, book, work, took[0]) if times else []
+    return rows, found
+
+
+def _op_rows(kind: Kind, times: Sequence[Any], book: GraphCost, work: Work) -> list[OpRow]:
+    """Instructions of the same label are added up."""
+    rows, sums = list[OpRow](), dict[str, list[float]]()
+    for op in times:
+        total = sums.setdefault(_label(op), [0, 0.0, 0, 0])
+        for i, value in enumerate((op.calls, op.seconds, op.bytes, flops_of(book, op.ops, work))):
+            total[i] += value
+    whole, all_flops = (sum(s[i] for s in sums.values()) or 1.0 for i in (1, 3))
+    for label, (calls, seconds, nbytes, flops) in sorted(sums.items(), key=lambda item: -item[1][1]):
+        pace = 1e9 * seconds or 1.0
+        rows.append(OpRow(kind, label, int(calls), seconds, nbytes / pace, flops / pace, seconds / whole, flops / all_flops))
     return rows
 
 
@@ -221,7 +247,8 @@ def _label(op: Any) -> str:
 
 
 def _report(
-    bench: _Bench, machine: Machine, load: float, taken: dict[Kind, list[Taken[float]]], ops: list[OpRow], against: Against | None
+    bench: _Bench, machine: Machine, load: float, taken: dict[Kind, list[Taken[float]]], accounts: tuple[list[OpRow], list[Part]],
+    against: Against | None,
 ) -> MicroReport:
     prompt, gen = bench.predictions(machine)
     prompt_s, gen_s = median(counted(taken["prompt"])), median(counted(taken["gen"]))
@@ -233,8 +260,9 @@ def _report(
         peak_gb_s=machine.read_gb_s, peak_int8_gops=machine.int8_gops, peak_f32_gflops=machine.f32_gflops,
         prompt_fraction_of_int8=gops / machine.int8_gops, gen_fraction_of_read=gb_s / machine.read_gb_s,
         predicted_prompt_tok_s=bench.asked.prompt / prompt.lower_s, predicted_gen_tok_s=bench.asked.gen / gen.lower_s,
-        prompt_bound=prompt.bound, gen_bound=gen.bound, machine=machine, load_before=load, runs=runs, speeds=speeds, ops=ops,
-        against=against, prompt_gb_s=prompt.cost.memory_bytes / prompt_s / 1e9, gen_gops=gen.cost.linear_flops / gen_s / 1e9,
+        prompt_bound=prompt.bound, gen_bound=gen.bound, machine=machine, load_before=load, runs=runs, speeds=speeds, ops=accounts[0],
+        parts=accounts[1], against=against, prompt_gb_s=prompt.cost.memory_bytes / prompt_s / 1e9,
+        gen_gops=gen.cost.linear_flops / gen_s / 1e9,
     )  # fmt: skip
 
 
@@ -267,8 +295,9 @@ def render(report: MicroReport) -> str:
             f"           gen    {a.gen_tok_s:9.1f} tok/s, ours is {a.gen_ratio:.2f}x   {a.gen_command}",
         ]
     if report.ops:
-        lines.append(f"  {'phase':<7}{'op':<40}{'calls':>7}{'ms':>10}{'share':>7}{'GB/s':>9}{'GFLOP/s':>10}")
+        lines.append(f"  {'phase':<7}{'op':<40}{'calls':>7}{'ms':>10}{'time':>7}{'FLOPs':>7}{'GB/s':>9}{'GFLOP/s':>10}")
     for row in report.ops:
-        numbers = f"{row.calls:>7}{row.seconds * 1e3:>10.2f}{row.share:>7.1%}{row.gb_s:>9.1f}{row.gflop_s:>10.1f}"
+        numbers = f"{row.calls:>7}{row.seconds * 1e3:>10.2f}{row.share:>7.1%}{row.flop_share:>7.1%}{row.gb_s:>9.1f}{row.gflop_s:>10.1f}"
         lines.append(f"  {row.phase:<7}{row.label[:39]:<40}{numbers}")
+    lines += render_parts(report.parts)
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 
+from ridgeline.bench.components import layers_of
 from ridgeline.bench.micro import MicroReport, OpRow
 from ridgeline.bench.record import command_line
 from ridgeline.bench.report_schema import Ceiling, Prediction, ReportDocument, Roof, Roofline, RoofPoint, Setup, Table
@@ -55,8 +56,16 @@ def _phase(o: OpRow) -> str:
 
 def _tables(r: MicroReport) -> Iterator[Table]:
     if r.ops:
-        rows = tuple((_phase(o), o.label, o.calls, o.seconds * 1e3, o.gb_s, o.gflop_s, f"{o.share:.1%}") for o in r.ops)
-        yield Table("Time of every kind of op", ("phase", "op", "calls", "ms", "GB/s", "GFLOP/s", "of the phase"), rows)
+        inside = (("prompt", "prompt"), ("gen", "generation"))
+        totals = {phase: layers_of(r.parts, phase) for phase, _ in inside}
+        shown = ((said, p) for phase, said in inside for p in (totals[phase], *(p for p in r.parts if p.phase == phase)))
+        cells = tuple((said, p.component, p.seconds * 1e3, f"{p.share:.1%}", p.flops / 1e9, f"{p.flop_share:.1%}") for said, p in shown)
+        note = "Norms, attention, FFN and residual sums make up the layers. Outside the ops: planning a step, the draw, Python."
+        yield Table("Time and FLOPs by component", ("phase", "component", "ms", "of the time", "GFLOP", "of the FLOPs"), cells, note)
+        rows = tuple(
+            (_phase(o), o.label, o.calls, o.seconds * 1e3, o.gb_s, o.gflop_s, f"{o.share:.1%}", f"{o.flop_share:.1%}") for o in r.ops
+        )
+        yield Table("Time of every kind of op", ("phase", "op", "calls", "ms", "GB/s", "GFLOP/s", "of the time", "of the FLOPs"), rows)
     if r.against is not None:
         a = r.against
         peer = (
