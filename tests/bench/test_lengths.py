@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ridgeline.bench import lengths
-from ridgeline.bench.lengths import LengthOptions, render, run
+from ridgeline.bench.held import held, window_lines
+from ridgeline.bench.lengths import LengthOptions, answer_lengths, render, run
 from ridgeline.bench.lengths_report import document
+from ridgeline.bench.mfu import PromptModel, PromptWork
 from ridgeline.bench.random_gguf import SHAPES, write_random
 from ridgeline.bench.report_json import documents_of, to_json
 from ridgeline.bench.runner import Ids, OneSequence
 from ridgeline.errors import UserError
+from ridgeline.graph.caches import Paged
 from ridgeline.graph.step import Step
 from ridgeline.options import Options
 from ridgeline.planner.hardware import Machine
@@ -47,6 +51,52 @@ def test_rows_fits_and_identity(model: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert first["measured"] == tuple((row.tokens, pytest.approx(1e3 * row.ttft_s)) for row in report.rows)
     a, b, c = report.ttft_fit
     assert first["fit"][-1][1] == pytest.approx(1e3 * (a + b * 96 + c * 96**2))
+
+
+def test_whole_answers_and_the_fitted_mfu(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row 23: answers were really generated both ways; their predicted growth is one power over that of a token. Row 36: the fit."""
+    monkeypatch.setattr(lengths, "machine", lambda threads, isa: MACHINE)
+    report = run(LengthOptions(Options(str(model), max_model_len=100, threads=1), (8, 24, 48, 96), repeat=1))
+    assert [a.tokens for a in report.answers][:3] == [16, 32, 64]
+    assert all(a.uncached_s > 0 and a.predicted_uncached_s > a.predicted_cached_s > 0 for a in report.answers)
+    assert 1.5 < report.answer_growth_predicted < 3.0
+    long, short = report.answers[-1], report.answers[-2]
+    assert report.answer_growth_measured == pytest.approx(np.log(long.uncached_s / short.uncached_s) / np.log(2))
+    assert report.prompt_model.mfu > 0 and report.prompt_model.fixed_s >= 0
+    assert "MFU" in render(report) and "a whole answer without it: like n^" in render(report)
+
+
+def test_the_mfu_of_known_times_is_found() -> None:
+    """Row 36: TTFT = FLOPs / (peak x MFU) + fixed + queue, its constants from measurements."""
+    works = [PromptWork(n * 10**9, n * 1e-3) for n in (1, 4, 16, 64)]
+    found = PromptModel.to(works, [0.002 + w.at_peak_s / 0.4 for w in works])
+    assert found.mfu == pytest.approx(0.4) and found.fixed_s == pytest.approx(0.002) and found.worst < 1e-9
+    assert found.peak_gflop_s == pytest.approx(1000) and found.seconds(works[1], queue_s=1.0) == pytest.approx(1.012)
+    # Prompts that get dearer per token as they grow: no negative time is fitted.
+    bent = PromptModel.to(works, [w.at_peak_s**1.3 for w in works])
+    assert bent.fixed_s == 0 and bent.worst > 0.1
+
+
+@pytest.mark.parametrize(
+    ("most", "token_s", "asked"),
+    [(96, 1e-6, (16, 32, 64)), (4096, 1.0, (16, 32, 64)), (4096, 0.7e-3, (16, 32, 64, 128)), (20, 1.0, (5, 10, 20)), (3, 1.0, (1, 2))],
+)
+def test_answers_stop_where_they_would_take_long(most: int, token_s: float, asked: tuple[int, ...]) -> None:
+    assert answer_lengths(most, token_s) == asked
+
+
+def test_window_layers_stop_holding_more() -> None:
+    """Row 55: beyond W a sequence's blocks stay as many; full layers go on. The allocator's own count is asked at every length."""
+    caches = [Paged("a", 1, 64, 64, 8), Paged("b", 2, 64, 64, None), Paged("c", 1, 64, 64, 8)]
+    full, window = held(caches, "bf16", 4, (4, 8, 16, 64, 256))
+    assert (full.window, full.layers, full.blocks) == (None, 1, (1, 2, 4, 16, 64))
+    assert (window.window, window.layers, window.block_bytes) == (8, 2, 2 * 4 * 2 * 64 * 2)
+    # Seven keys behind and one's own lie in two blocks of four, or in three; what lies behind goes when a block is taken.
+    assert window.blocks == (1, 2, 3, 3, 3) and window.most == 3 and window.bytes[-1] == window.bytes[2] == 3 * window.block_bytes
+    (line,) = window_lines((full, window), (4, 8, 16, 64, 256), 4)
+    assert "2 layers with a window of 8" in line and "stay at 3 blocks" in line
+    assert "GROW" in window_lines((replace(window, most=9),), (4, 8, 16, 64, 256), 4)[0]
+    assert "not passed" in window_lines(held(caches, "bf16", 4, (1, 2, 8)), (1, 2, 8), 4)[0]
 
 
 def test_broken_cache_is_noticed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

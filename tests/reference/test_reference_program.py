@@ -74,6 +74,25 @@ def test_ar01_a_window_sees_itself_and_w_minus_1_earlier_keys() -> None:
         assert outs[i, :head] == pytest.approx(mean, abs=1e-6)
 
 
+@pytest.mark.parametrize("window", [1, 4, 19, 64])
+def test_row_55_a_window_is_full_attention_under_a_band_mask(window: int) -> None:
+    """Scores of all pairs, a band of `window` keys kept, softmax, values: written out here over the program's own q, k and v."""
+    graph, tensors = window_graph(window)
+    attend = next(op for op in graph.ops if isinstance(op, Attend))
+    write = next(op for op in graph.ops if isinstance(op, CacheWrite))
+    prog = run_whole(graph, tensors, TOKENS)
+    n, cache = len(TOKENS), next(c for c in graph.caches if c.name == attend.cache)
+    q = prog.value(attend.q).astype(np.float64).reshape(n, attend.heads, cache.k_dim)
+    k = prog.value(write.k).astype(np.float64).reshape(n, cache.kv_heads, cache.k_dim).repeat(attend.heads // cache.kv_heads, 1)
+    v = prog.value(write.v).astype(np.float64).reshape(n, cache.kv_heads, cache.v_dim).repeat(attend.heads // cache.kv_heads, 1)
+    scores = attend.scale * np.einsum("thd,shd->hts", q, k)
+    behind = np.arange(n)[:, None] - np.arange(n)
+    scores[:, (behind < 0) | (behind >= window)] = -np.inf
+    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+    want = np.einsum("hts,shd->thd", weights / weights.sum(axis=2, keepdims=True), v).reshape(n, -1)
+    assert np.abs(prog.value(attend.out) - want).max() < CLOSE
+
+
 @pytest.mark.parametrize("chunks", [[20], [1] * 20, [3] * 6 + [2], [16, 4], [17, 3]])
 def test_ar01_blocks_behind_the_window_may_be_gone(chunks: list[int]) -> None:
     """Before each chunk every block that lies wholly behind the window of its first query is taken away (-1) and filled with NaN."""

@@ -1,4 +1,5 @@
-"""`bench lengths`: what a longer context costs. Time to the first token and of one more token, with the KV cache and without it.
+"""`bench lengths`: what a longer context costs. Time to the first token, of one more token and of whole answers, with the KV cache and
+without it.
 
 Without a cache every token is a whole prompt again: what the cache saves is measured, not argued. Knows one sequence and no terminal.
 """
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ridgeline.bench.held import Held, held, window_lines
+from ridgeline.bench.mfu import PromptModel, PromptWork, prompt_work
 from ridgeline.bench.probe import machine
 from ridgeline.bench.runner import Ids, OneSequence, random_tokens
 from ridgeline.engine.loader import isa_of, load_program, open_model
@@ -23,10 +26,11 @@ from ridgeline.graph.step import Span
 from ridgeline.kv.layout import bytes_per_token
 from ridgeline.options import Options
 from ridgeline.planner.hardware import Machine
-from ridgeline.planner.roofline import predict, predict_prompt
+from ridgeline.planner.roofline import predict, predict_generation, predict_prompt
 
 Say = Callable[[str], None]
 SAME_TOKENS, SAME_PAST = 24, 40  # tokens generated both ways, after a prompt of so many
+FIRST_ANSWER, ANSWER_S = 16, 8.0  # tokens of the shortest whole answer; the longest takes about so long without a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class LengthOptions:
 @dataclass(frozen=True, slots=True)
 class LengthRow:
     """At a context of `tokens`: seconds to the first token of a prompt that long, of one more token with the cache, of one more without
-    it; predicted_*: the roofline's, never slower than that."""
+    it; predicted_*: the roofline's, never slower than that. kv_bytes: of the blocks that the engine's allocator gives such a sequence."""
 
     tokens: int
     ttft_s: float
@@ -54,13 +58,26 @@ class LengthRow:
     predicted_ttft_s: float
     predicted_cached_s: float
     predicted_uncached_s: float
+    work: PromptWork
+    kv_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRow:
+    """A whole answer of `tokens` tokens to a prompt of one: seconds with the cache and without it, and the roofline's least of both."""
+
+    tokens: int
+    cached_s: float
+    uncached_s: float
+    predicted_cached_s: float
+    predicted_uncached_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class LengthReport:
-    """growth: exponents of the time of a token without the cache over the last two
-    lengths, measured and by the roofline; the whole answer costs one power more. slope_*: seconds that a token of context adds to a
-    cached step, and KV bytes over bandwidth. identical: the same tokens and logits, bit for bit, both ways."""
+    """growth, answer_growth: exponents of the time of a token, and of a whole answer, without the cache over the last two lengths,
+    measured and by the roofline. slope_*: seconds that a token of context adds to a cached step, and KV bytes over bandwidth. identical:
+    the same tokens and logits, bit for bit, both ways. prompt_model: TTFT by FLOPs and fitted MFU. held: KV blocks by window."""
 
     model: str
     threads: int
@@ -68,9 +85,15 @@ class LengthReport:
     ttft_fit: PromptFit
     growth_measured: float
     growth_predicted: float
+    answers: tuple[AnswerRow, ...]
+    answer_growth_measured: float
+    answer_growth_predicted: float
+    prompt_model: PromptModel
     slope_s: float
     slope_predicted_s: float
     kv_bytes_per_token: int
+    held: tuple[Held, ...]
+    block_size: int
     identical: bool
     machine: Machine
 
@@ -113,6 +136,7 @@ class _Lengths:
         self._tokens = random_tokens(asked.lengths[-1] + 1, self._one.vocab)
         self.book = model.costs()
         self.machine = machine(self.plan.threads, isa_of(self.program, self.plan))
+        self.held = held(self.program.graph.caches, self.plan.kv_dtype, self.plan.block_size, asked.lengths)
 
     def row(self, n: int) -> LengthRow:
         ttft, cached, uncached = [], [], []
@@ -125,6 +149,7 @@ class _Lengths:
             predict_prompt(self.book, n, self.machine, chunk=self.plan.chunk).lower_s,
             predict(self.book, [Span(0, n, 1, 1)], self.machine).lower_s,
             predict_prompt(self.book, n + 1, self.machine, chunk=self.plan.chunk).lower_s,
+            prompt_work(self.book, n, self.machine, self.plan.chunk), sum(h.bytes[self.asked.lengths.index(n)] for h in self.held),
         )  # fmt: skip
 
     def _one_more(self, past: int) -> float:
@@ -133,13 +158,22 @@ class _Lengths:
         return perf_counter() - start
 
     def identical(self) -> bool:
-        """Greedy tokens of both ways, and the logits that chose them."""
+        """Greedy tokens of both ways after a prompt, and the logits that chose them."""
         prompt = self._tokens[: min(SAME_PAST, self.asked.lengths[-1])]
         count = min(SAME_TOKENS, self.plan.max_model_len - len(prompt))
-        return all(np.array_equal(a, b) for a, b in zip(self._answer(prompt, count, True), self._answer(prompt, count, False), strict=True))
+        return _same(self._answer(prompt, count, True)[0], self._answer(prompt, count, False)[0])
 
-    def _answer(self, prompt: Ids, count: int, cached: bool) -> list[Any]:
+    def answer(self, count: int) -> tuple[AnswerRow, bool]:
+        """A whole greedy answer both ways, and whether it was the same to the bit."""
+        (kept, cached_s), (again, uncached_s) = (self._answer(self._tokens[:1], count, cached) for cached in (True, False))
+        least = predict_generation(self.book, 0, count, self.machine).lower_s
+        naive = sum(predict_prompt(self.book, n, self.machine, chunk=self.plan.chunk).lower_s for n in range(1, count + 1))
+        return AnswerRow(count, cached_s, uncached_s, least, naive), _same(kept, again)
+
+    def _answer(self, prompt: Ids, count: int, cached: bool) -> tuple[list[Any], float]:
+        """Tokens and the logits of each draw; the seconds of it."""
         known, past, logits = prompt, 0, []
+        start = perf_counter()
         for _ in range(count):
             for first in range(past, len(known), self.plan.chunk):
                 part = known[first : first + self.plan.chunk]
@@ -147,7 +181,20 @@ class _Lengths:
             logits.append(self.program.logits()[0].copy())
             past = len(known) if cached else 0
             known = np.append(known, np.int32(logits[-1].argmax()))
-        return [known, *logits]
+        return [known, *logits], perf_counter() - start
+
+
+def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def answer_lengths(most: int, token_s: float) -> tuple[int, ...]:
+    """16, 32, 64 ... tokens up to `most`: at least three where there is room, then while an answer without the cache takes ANSWER_S."""
+    found, n = list[int](), min(FIRST_ANSWER, max(1, most // 4))
+    while n <= most and (len(found) < 3 or n * n / 2 * token_s <= ANSWER_S):
+        found.append(n)
+        n *= 2
+    return tuple(found)
 
 
 def run(asked: LengthOptions, say: Say = lambda line: None) -> LengthReport:
@@ -158,15 +205,23 @@ def run(asked: LengthOptions, say: Say = lambda line: None) -> LengthReport:
     for n in asked.lengths:
         say(f"measuring a context of {n} tokens")
         rows.append(work.row(n))
+    say("whole answers, with the cache and without it")
+    longest = rows[-1]
+    both = [work.answer(n) for n in answer_lengths(min(longest.tokens, work.plan.max_model_len - 1), longest.ttft_s / longest.tokens)]
+    answers, same = [row for row, _ in both], all(alike for _, alike in both)
+    written = [float(a.tokens) for a in answers]
     lengths = [float(r.tokens) for r in rows]
     slope = float(np.polyfit(lengths, [r.cached_s for r in rows], 1)[0])
     kv_bytes = bytes_per_token(work.program.graph.caches, work.plan.kv_dtype, beyond_windows=True)
     return LengthReport(
         model=work.plan.model, threads=work.plan.threads, rows=tuple(rows), ttft_fit=PromptFit.to(lengths, [r.ttft_s for r in rows]),
         growth_measured=_growth(lengths, [r.uncached_s for r in rows]),
-        growth_predicted=_growth(lengths, [r.predicted_uncached_s for r in rows]),
+        growth_predicted=_growth(lengths, [r.predicted_uncached_s for r in rows]), answers=tuple(answers),
+        answer_growth_measured=_growth(written, [a.uncached_s for a in answers]),
+        answer_growth_predicted=_growth(written, [a.predicted_uncached_s for a in answers]),
+        prompt_model=PromptModel.to([r.work for r in rows], [r.ttft_s for r in rows]),
         slope_s=slope, slope_predicted_s=kv_bytes / (work.machine.read_gb_s * 1e9), kv_bytes_per_token=kv_bytes,
-        identical=work.identical(), machine=work.machine,
+        held=work.held, block_size=work.plan.block_size, identical=same and work.identical(), machine=work.machine,
     )  # fmt: skip
 
 
@@ -180,18 +235,29 @@ def render(report: LengthReport) -> str:
     r, gb_s = report, report.machine.read_gb_s
     lines = [
         f"{r.model}, {r.threads} threads: medians, in brackets the roofline's least",
-        f"  {'context':>8}{'first token, ms':>26}{'next token, cache, ms':>26}{'next token, no cache, ms':>28}{'cache gains':>13}",
+        f"  {'context':>8}{'first token, ms':>26}{'next token, cache, ms':>26}{'next token, no cache, ms':>28}{'cache gains':>13}"
+        f"{'KV, MB':>10}",
     ]
     for row in r.rows:
         cells = [(row.ttft_s, row.predicted_ttft_s), (row.cached_s, row.predicted_cached_s), (row.uncached_s, row.predicted_uncached_s)]
         ttft, cached, uncached = (f"{1e3 * got:.2f} ({1e3 * least:.2f})" for got, least in cells)
-        lines.append(f"  {row.tokens:>8}{ttft:>26}{cached:>26}{uncached:>28}{row.uncached_s / row.cached_s:>12.0f}x")
+        gains = row.uncached_s / row.cached_s
+        lines.append(f"  {row.tokens:>8}{ttft:>26}{cached:>26}{uncached:>28}{gains:>12.0f}x{row.kv_bytes / 1e6:>10.2f}")
     lines += [
+        *window_lines(r.held, [row.tokens for row in r.rows], r.block_size),
         f"  first token: {r.ttft_fit}",
+        f"  first token: {r.prompt_model}; no queue here",
         f"  next token with the cache: {1e9 * r.slope_s:.1f} ns more for each token of context;"
         f" its {r.kv_bytes_per_token:,} bytes of KV take {1e9 * r.slope_predicted_s:.1f} ns at {gb_s:.1f} GB/s",
         f"  next token without it: like n^{r.growth_measured:.2f}, roofline n^{r.growth_predicted:.2f} (n^2 where attention outweighs"
-        f" the rest); a whole answer like n^{1 + r.growth_measured:.2f}",
+        " the rest)",
+        *(
+            f"  an answer of {a.tokens} tokens: {a.cached_s:.3f} s with the cache ({a.predicted_cached_s:.3f}), {a.uncached_s:.3f} s"
+            f" without ({a.predicted_uncached_s:.3f})"
+            for a in r.answers
+        ),
+        f"  a whole answer without it: like n^{r.answer_growth_measured:.2f}, roofline n^{r.answer_growth_predicted:.2f} (n^3 where"
+        " attention outweighs the rest)",
         f"  same tokens and same logits both ways: {'yes, bit for bit' if r.identical else 'NO'}",
     ]
     return "\n".join(lines)

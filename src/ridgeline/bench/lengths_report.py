@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 
+from ridgeline.bench.held import window_lines
 from ridgeline.bench.lengths import LengthReport
 from ridgeline.bench.record import command_line
 from ridgeline.bench.report_schema import Ceiling, Line, Plot, Prediction, ReportDocument, Setup
@@ -29,14 +30,16 @@ def document(r: LengthReport, version: str) -> ReportDocument:
     )  # fmt: skip
     notes = (
         f"TTFT = {r.ttft_fit}, fitted to the measured lengths n.",
+        f"TTFT = {r.prompt_model}; nothing queued here.",
         f"Without the cache the time of a token grows with power {r.growth_measured:.2f} of the context (roofline: "
-        f"{r.growth_predicted:.2f}), and the whole answer with one power more.",
+        f"{r.growth_predicted:.2f}), that of a whole answer with power {r.answer_growth_measured:.2f} ({r.answer_growth_predicted:.2f}).",
         f"With it each token of context adds {r.slope_s * 1e9:.3g} ns to a step; its {r.kv_bytes_per_token:,} bytes of KV over the "
         f"bandwidth are {r.slope_predicted_s * 1e9:.3g} ns.",
         "The same tokens and logits, bit for bit, with the cache and without." if r.identical else "The two ways DIFFER in their tokens.",
     )
     title = f"{r.model}: what a longer context costs"
-    return ReportDocument("bench lengths", title, setup, plots=_plots(r), predictions=predictions, notes=notes)
+    windows = (line.strip() for line in window_lines(r.held, [row.tokens for row in r.rows], r.block_size))
+    return ReportDocument("bench lengths", title, setup, plots=_plots(r), predictions=predictions, notes=(*notes, *windows))
 
 
 def _plots(r: LengthReport) -> tuple[Plot, ...]:
@@ -44,13 +47,30 @@ def _plots(r: LengthReport) -> tuple[Plot, ...]:
         return Line(name, tuple((float(row.tokens), 1e3 * getattr(row, value)) for row in r.rows), label)
 
     fit = Line("fit", tuple((float(row.tokens), 1e3 * r.ttft_fit.at(row.tokens)) for row in r.rows), FITTED)
-    first = (line("measured", "ttft_s"), fit, line("roofline's fastest", "predicted_ttft_s", FASTEST))
+    model = Line("by FLOPs and MFU", tuple((float(row.tokens), 1e3 * r.prompt_model.seconds(row.work)) for row in r.rows), FITTED)
+    first = (line("measured", "ttft_s"), fit, model, line("roofline's fastest", "predicted_ttft_s", FASTEST))
     following = (
         line("with the KV cache", "cached_s"), line("without it", "uncached_s"),
         line("with it, roofline's fastest", "predicted_cached_s", FASTEST),
         line("without it, roofline's fastest", "predicted_uncached_s", FASTEST),
     )  # fmt: skip
+    tokens = [float(row.tokens) for row in r.rows]
+    kept = tuple(
+        Line(f"{h.layers} layers, " + ("all tokens" if h.window is None else f"window of {h.window}"),
+             tuple((n, size / 1e6) for n, size in zip(tokens, h.bytes, strict=True)), "measured: blocks in use")
+        for h in r.held
+    )  # fmt: skip
+    answers = tuple(
+        Line(name, tuple((float(a.tokens), getattr(a, value)) for a in r.answers), label)
+        for name, value, label in (
+            ("with the KV cache", "cached_s", "measured"), ("without it", "uncached_s", "measured"),
+            ("with it, roofline's fastest", "predicted_cached_s", FASTEST),
+            ("without it, roofline's fastest", "predicted_uncached_s", FASTEST),
+        )
+    )  # fmt: skip
     return (
         Plot("Time to the first token", "tokens of the prompt", "ms", first, log_x=True, log_y=True),
         Plot("Time of one more token", "tokens of context", "ms", following, log_x=True, log_y=True),
+        Plot("KV of one sequence", "tokens of context", "MB", kept),
+        Plot("Time of a whole answer", "tokens of the answer", "s", answers, log_x=True, log_y=True),
     )
