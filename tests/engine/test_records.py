@@ -71,6 +71,27 @@ def test_a_trace_with_costs_says_what_each_phase_of_a_request_did(tmp_path: Path
         assert max(p["weight_bytes"] for p in parts[ts]) <= step["weight_bytes"] < sum(p["weight_bytes"] for p in parts[ts]) + 1
 
 
+def test_a_request_has_a_prefill_and_a_generation(tmp_path: Path) -> None:
+    """Row 26: both phases of each request as a whole, with FLOPs, bytes and wall time, in the trace and as text."""
+    book = GraphCost(tiny("llama")[0])
+    core = make_core(FakeProgram(hashed_logits()), chunk=4)
+    core.trace = Trace()
+    for name, prompt in (("a", list(range(10))), ("b", list(range(50, 57)))):
+        submit(core, prompt, SamplingParams(max_tokens=6, temperature=0, ignore_eos=True), name)
+    run(core)
+    found = core.trace.phases(book)
+    assert [(p.name, p.tokens) for p in found] == [("prefill", 10), ("generation", 5), ("prefill", 7), ("generation", 5)]
+    for p, past in zip(found, (0, 10, 0, 7), strict=True):
+        spans = [Span(0, past + i, 1, int(p.name == "generation" or i == p.tokens - 1)) for i in range(p.tokens)]
+        assert p.flops == sum(book.total(book.work([span])).flops for span in spans)
+        assert p.weight_bytes > 0 and p.kv_bytes > 0 and 0 <= p.forward_s <= p.end_s - p.start_s
+    assert all(a.end_s <= b.start_s for a, b in zip(found[::2], found[1::2], strict=True))
+    assert str(found[1]).startswith(f"sequence {found[1].seq} generation: 5 tokens in 5 steps, ") and str(found[1]).endswith(" ms")
+    core.trace.write(tmp_path / "t.json", book)
+    events = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["pid"] == 3]
+    assert [(e["name"], e["args"]["flops"]) for e in events] == [(p.name, p.flops) for p in found]
+
+
 def test_a_trace_opens_in_perfetto(tmp_path: Path) -> None:
     core = busy_core()
     assert core.trace is not None

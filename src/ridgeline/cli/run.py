@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.cli.output import note, print_json, writable
-from ridgeline.cli.report import closing_report, timings
+from ridgeline.cli.report import closing_report, notes, timings
 from ridgeline.cli.start import starting
 from ridgeline.engine.choice import Choice
 from ridgeline.engine.llm import LLM
@@ -37,12 +37,15 @@ def answer(
 
     with starting():
         llm = LLM.from_options(options, accept)
-    for line in llm.model.plan.notes:
+    for line in notes(llm, options):
         note(f"note: {line}")
     llm.core.trace = Trace() if trace is not None else None
     seq = _generate(llm, ids, params, show=not as_json)
     if trace is not None and llm.core.trace is not None:
-        llm.core.trace.write(trace, llm.model.costs())
+        book = llm.model.costs()
+        llm.core.trace.write(trace, book)
+        for phase in () if quiet else llm.core.trace.phases(book):
+            note(f"trace: {phase}")
     if as_json:
         print_json(document(llm, seq))
     elif not quiet:

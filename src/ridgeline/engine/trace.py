@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ridgeline.engine.pace import Pace
 from ridgeline.errors import UserError
@@ -38,6 +38,32 @@ class StepTrace:
     times: tuple[float, float, float, float, float]
     usage: tuple[tuple[int, int, int], ...]
     predicted_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Consecutive steps in which one sequence did the same: read its prompt (prefill), or said token after token (generation).
+
+    start_s, end_s: of the first and the last of them; forward_s: of their forwards, which it may have shared with others; tokens:
+    computed; flops, weight_bytes, kv_bytes: of its own part, 0 where no costs were given."""
+
+    seq: int
+    name: Literal["prefill", "generation"]
+    start_s: float
+    end_s: float
+    forward_s: float
+    steps: int
+    tokens: int
+    flops: int = 0
+    weight_bytes: int = 0
+    kv_bytes: int = 0
+
+    def __str__(self) -> str:
+        """For a terminal."""
+        took, moved = self.end_s - self.start_s, self.weight_bytes + self.kv_bytes
+        done = f"{self.flops / 1e9:,.2f} GFLOP, {moved / 1e6:,.1f} MB of weights and KV ({self.kv_bytes / 1e6:,.1f} of it KV)"
+        counted = f"{self.tokens} tokens in {self.steps} step{'s' if self.steps > 1 else ''}"
+        return f"sequence {self.seq} {self.name}: {counted}, {done}, {took * 1e3:,.1f} ms"
 
 
 class Trace:
@@ -70,14 +96,20 @@ class Trace:
         """Oldest first: each step and what entered before it."""
         return list(self._ring)
 
+    def phases(self, book: GraphCost | None = None) -> list[Phase]:
+        """Of every sequence in order: a request that was preempted, or found its prefix half way, has more than two."""
+        return _phases([step for step, _ in self.steps()], None if book is None else LinearCosts(book))
+
     def write(self, path: Path | str, book: GraphCost | None = None) -> None:
-        """Chrome trace JSON (opens in ui.perfetto.dev): a row for the engine's phases, one per running sequence, and counters.
+        """Chrome trace JSON (opens in ui.perfetto.dev): a row for the engine's phases, one per running sequence, one for what each
+        sequence did as a whole, and counters.
 
         book: adds FLOPs and bytes, of each step and of each sequence's part of it. Raises `UserError` for a path that cannot be written."""
         steps = self.steps()
         origin = steps[0][0].times[0] if steps else 0.0
         costs = None if book is None else LinearCosts(book)
         events = [e for step, before in steps for e in _events(step, before, origin, costs)]
+        events += [_phase_event(phase, origin) for phase in _phases([step for step, _ in steps], costs)]
         document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"lost_steps": self.lost}}
         try:
             with open(path, "w", encoding="utf8") as file:
@@ -96,6 +128,38 @@ def _work(costs: LinearCosts | None, spans: Sequence[Span], shared: Sequence[Sha
         return {}
     cost = costs.cost(costs.numbers(spans, shared))
     return {"flops": cost.flops, "weight_bytes": cost.weight_bytes, "kv_bytes": cost.kv_read_bytes + cost.kv_write_bytes}
+
+
+def _name(span: Span, guesses: Sequence[int]) -> Literal["chunk", "decode"]:
+    return "decode" if span.want and span.new == 1 + len(guesses) else "chunk"
+
+
+def _phases(steps: Iterable[StepTrace], costs: LinearCosts | None) -> list[Phase]:
+    done, now, answering = list[Phase](), dict[int, Phase](), set[int]()
+    for s in steps:
+        guessed = dict(s.record.drafts)
+        for span in s.step.spans:
+            # The last chunk of a prompt may be one token, as every token of an answer is.
+            reads = span.seq not in answering or _name(span, guessed.get(span.seq, ())) == "chunk"
+            name: Literal["prefill", "generation"] = "prefill" if reads else "generation"
+            work, before = _work(costs, [span]), now.get(span.seq)
+            if before is None or before.name != name:
+                done += [] if before is None else [before]
+                before = Phase(span.seq, name, s.times[0], s.times[0], 0.0, 0, 0)
+            now[span.seq] = replace(
+                before, end_s=s.times[4], forward_s=before.forward_s + s.times[2] - s.times[1], steps=before.steps + 1,
+                tokens=before.tokens + span.new, **{k: getattr(before, k) + v for k, v in work.items()},
+            )  # fmt: skip
+        answering.update(draw.seq for draw in s.record.draws)
+        answering.update(sibling for _, sibling in s.record.forked)
+    return sorted([*done, *now.values()], key=lambda p: (p.seq, p.start_s))
+
+
+def _phase_event(p: Phase, origin: float) -> dict[str, Any]:
+    facts = {"tokens": p.tokens, "steps": p.steps, "forward_ms": round(p.forward_s * 1e3, 3), "flops": p.flops}
+    facts |= {"weight_bytes": p.weight_bytes, "kv_bytes": p.kv_bytes}
+    start, took = round((p.start_s - origin) * 1e6, 1), round((p.end_s - p.start_s) * 1e6, 1)
+    return {"name": p.name, "ph": "X", "ts": start, "dur": took, "pid": 3, "tid": p.seq, "args": facts}
 
 
 def _events(s: StepTrace, before: Iterable[Event], origin: float, costs: LinearCosts | None) -> Iterator[dict[str, Any]]:
@@ -126,7 +190,7 @@ def _events(s: StepTrace, before: Iterable[Event], origin: float, costs: LinearC
         args = {"past": span.past, "new": span.new, "want": span.want, "token": drawn.get(span.seq), **_work(costs, [span])}
         if span.seq in guessed:
             args["drafts"] = guessed[span.seq]
-        name = "decode" if span.want and span.new == 1 + len(guessed.get(span.seq, ())) else "chunk"
+        name = _name(span, guessed.get(span.seq, ()))
         start, dur = us(s.times[1]), round((s.times[2] - s.times[1]) * 1e6, 1)
         yield {"name": name, "ph": "X", "ts": start, "dur": dur, "pid": 2, "tid": span.seq, "args": args}
     for g, (free, cached, used) in enumerate(s.usage):
