@@ -32,7 +32,7 @@ def prompt(s: Session) -> str:
 
 
 def test_every_use_has_a_preset_of_its_own() -> None:
-    assert list(PRESETS) == ["chat", "rag", "agents", "long", "code", "batch", "rl"]
+    assert list(PRESETS) == ["chat", "rag", "agents", "long", "code", "batch", "eval", "rl"]
     known = set(figures([], Slo()).as_json())
     for p in PRESETS.values():
         assert p.metric in known and p.metric in DEFINITIONS and p.why and p.arrival
@@ -71,6 +71,12 @@ def test_agents_share_their_role_and_rate_their_answer() -> None:
 def test_rag_has_few_documents() -> None:
     found = made("rag", 9)
     assert len({s.system for s in found}) == 3 and found[0].system == found[3].system
+
+
+def test_an_evaluation_asks_many_questions_behind_the_same_examples() -> None:
+    found = made("eval", 20)
+    assert len({s.system for s in found}) == 1 and len(found[0].system) > 2000 and {s.turns[0].max_tokens for s in found} == {1}
+    assert len({s.turns[0].text for s in found}) == 20 and PRESETS["eval"].slo == Slo() and PRESETS["eval"].metric == "requests_s"
 
 
 def test_rollouts_ask_n() -> None:

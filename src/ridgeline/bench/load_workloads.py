@@ -95,6 +95,12 @@ PRESETS: Mapping[str, Preset] = {p.name: p for p in (
         "everything at once", Mix(300, 0.4, 32, 2000), Mix(64, 0.4, 8, 256), Slo(), (0,), 64,
     ),
     Preset(
+        "eval", "questions of a benchmark behind the same worked examples; one token of each answer is looked at", "requests_s",
+        "questions per hour, whoever waits; what all begin with is read once where it is cached",
+        "all questions at one moment, answers of one token",
+        Mix(60, 0.5, 8, 256), Mix(1), Slo(), (0,), 64, shared=600, endpoint="completions",
+    ),
+    Preset(
         "rl", "rollouts: n samples of each prompt, as long as they may get", "output_tok_s", "samples per hour; the longest is waited for",
         "all prompts at once, n answers each", Mix(120, 0.4, 16, 512), Mix(256), Slo(), (0,), 8, n=8,
     ),
@@ -185,11 +191,11 @@ def sessions(recipe: Recipe, corpus: Corpus) -> list[Session]:
 
 _SYSTEM = {
     "agents": "You are one of several reviewers of a project. Read the notes below, then do exactly what is asked.\n\n",
-    "rag": "Answer from this document only.\n\n",
+    "rag": "Answer from this document only.\n\n", "eval": "Answer each question with one letter, as in these examples.\n\n",
 }
 _OPENING = {
     "agents": "Branch {i}: propose one improvement that nobody else would, for this case. ",
-    "rag": "What does the document say about this? ",
+    "rag": "What does the document say about this? ", "eval": "Question {i}: ",
     "chat": "", "long": "Summarise the following text.\n\n",
 }  # fmt: skip
 _REVIEW = "Review your answer above as a strict colleague would, and rate it from 1 to 10."

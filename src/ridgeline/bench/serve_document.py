@@ -122,7 +122,7 @@ def setup(result: ServeResult, ours: str = "") -> Setup:
 def about(result: ServeResult) -> str:
     """What the workload is for, and how requests come."""
     p = result.asked.preset
-    return f"{p.name} is about {p.metric}: {p.why}. Arrival: {p.arrival}."
+    return f"{p.name} optimises {p.metric}: {p.why}. Arrival: {p.arrival}."
 
 
 def notes(result: ServeResult) -> list[str]:

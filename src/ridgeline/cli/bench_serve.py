@@ -19,7 +19,7 @@ _URL_HELP = "A server that runs already, e.g. http://127.0.0.1:8000."
 _ENGINE_HELP = "What shall serve MODEL: ridgeline, llama.cpp, vllm, sglang, openvino, ovms, transformers."
 _PATH_HELP = "The engine's program, where it is not on PATH; for openvino a Python that has openvino_genai."
 _ARGS_HELP = "More options for the engine, as one text, e.g. '-fa on'."
-_WORKLOAD_HELP = "chat, rag, agents, long, code, batch, rl: each says what it is about."
+_WORKLOAD_HELP = "chat, rag, agents, long, code, batch, eval, rl: each says what it optimises."
 _TRACE_HELP = "JSONL of arrival, prompt_len, output_len (prefix_id, prefix_len): replayed as it is."
 _LOADS_HELP = "Closed loop: so many sessions at once, e.g. 1,4,16; 0 is all. Default: the workload's."
 _RATE_HELP = "Open loop: sessions begin at so many a second (Poisson), answered or not, e.g. 0.5,1,2."
@@ -99,7 +99,8 @@ def serve(
 
     \b
     Workloads: chat, rag (few documents that all share), agents (branches of one role prompt that then rate
-    their own answers), long, code, batch, rl (n samples of each prompt); --trace replays a file.
+    their own answers), long, code, batch, eval (a benchmark's questions), rl (n samples of each prompt);
+    --trace replays a file.
     """
     given = dict(locals())
     from ridgeline.bench.serve_options import Source
