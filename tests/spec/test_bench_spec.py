@@ -102,3 +102,27 @@ def test_a_kind_of_text_that_does_not_count_has_no_points() -> None:
     row = Row("code", 0, False, 0, 0.0, 0.0, None, 0.0, 0.0, 0.0, 0.0, True)
     found = document_of(SpecReport("m", "ngram", None, 1, "avx2", 8, 0.0, [row], [DomainText("code", 6, 0.0, 0.0, 0.0)], 0), "1")
     assert found.plots == () and "none of 6 answers quotes" in found.notes[0]
+
+
+def test_acceptance_by_pair_and_kind_of_text(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Row 88: a draft that is its target agrees always, one that is not does not; words stay the same with either."""
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setattr("ridgeline.bench.spec.prompts_of", lambda domain: ["abcabcabc", "xyz"])
+    folder = tmp_path_factory.mktemp("pairs")
+    tiny, other = str(tiny_gguf(folder / "tiny.gguf")), str(tiny_gguf(folder / "other.gguf", seed=9))
+    args = ["bench", "spec", tiny, "--domain", "chat", "--domain", "creative", "--drafts", "2", "--gen", "6"]
+    args += ["--draft", tiny, "--draft", other, "--draft", "ngram"]
+    assert main([*args, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [p["draft"] for p in found["pairs"]] == ["tiny.gguf", "other.gguf", "ngram"] and not any(p["differing"] for p in found["pairs"])
+    (made,) = documents_of(found, "p.json")
+    accepted = {(row[0], row[1]): row[2:] for row in made.tables[0].rows}
+    assert made.tables[0].columns == ("draft", "guesses", "chat", "creative")
+    assert accepted["tiny.gguf", "2"] == (1.0, 1.0) and all(v < 1.0 for v in accepted["other.gguf", "2"])  # type: ignore[operator]
+    assert "By pair: accepted" in report_of([made]).html
+    assert main(args) == 0
+    shown = capsys.readouterr().out
+    assert "100%" in shown and "the words were the same with every draft and setting" in shown
+    assert main([*args, "--draft", "ngram"]) == 2 and "names one twice" in capsys.readouterr().err

@@ -9,11 +9,13 @@ import typer
 import ridgeline.cli.args as args
 
 _DRAFTS_HELP = "Numbers of guesses to try beside none and the adaptive number."
+_DRAFT_HELP = "A draft: a model of the same vocabulary, ngram or self; several times for a table by pair and kind of text."
 _CONFIG_HELP = "How to guess, as for serve: method ngram (default), draft_model with its model, or self."
 
 
 def spec(
     model: args.Model,
+    draft: Annotated[list[str] | None, typer.Option("--draft", metavar="MODEL", help=_DRAFT_HELP)] = None,
     speculative_config: Annotated[str | None, typer.Option(metavar="JSON", help=_CONFIG_HELP)] = None,
     drafts: Annotated[str, typer.Option(metavar="K,K,...", help=_DRAFTS_HELP)] = "1,2,3,4,6,8",
     domain: Annotated[list[str] | None, typer.Option(metavar="NAME", help="code, extraction, chat, creative. Default: all.")] = None,
@@ -35,7 +37,9 @@ def spec(
       ridgeline bench report spec.json -o spec.html                                        the sweep as figures
       ridgeline bench spec ./big.gguf --speculative-config '{"method": "draft_model", "model": "./small.gguf"}'
       ridgeline bench spec smollm2 --speculative-config '{"method": "self"}'
+      ridgeline bench spec ./m-Q8_0.gguf --draft ./m-Q4_0.gguf --draft self --draft ngram --drafts 2,4    acceptance per pair
     """
+    import ridgeline.bench.spec_pairs as pairs
     from ridgeline.bench.spec import DOMAINS, SpecBenchOptions, render, run
     from ridgeline.bench.spec_report import document
     from ridgeline.cli.output import note, print_report
@@ -44,5 +48,8 @@ def spec(
         model, max_model_len=None, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu", isa=isa,
         speculative_config=speculative_config,
     )  # fmt: skip
-    report = run(SpecBenchOptions(options, args.counts("--drafts", drafts), tuple(domain or DOMAINS), gen, repeat, temperature), note)
-    print_report(report, document, render, as_json=json)
+    asked = SpecBenchOptions(options, args.counts("--drafts", drafts), tuple(domain or DOMAINS), gen, repeat, temperature)
+    if draft:
+        print_report(pairs.run_pairs(asked, draft, note), pairs.document, pairs.render, as_json=json)
+    else:
+        print_report(run(asked, note), document, render, as_json=json)
