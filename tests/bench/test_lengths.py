@@ -66,12 +66,22 @@ def test_whole_answers_and_the_fitted_mfu(model: Path, monkeypatch: pytest.Monke
     assert "MFU" in render(report) and "a whole answer without it: like n^" in render(report)
 
 
+def test_answers_of_asked_lengths(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lengths, "machine", lambda threads, isa: MACHINE)
+    report = run(LengthOptions(Options(str(model), max_model_len=100, threads=1), (8, 24, 48), repeat=1, answers=(4, 12)))
+    assert [a.tokens for a in report.answers] == [4, 12]
+    for wrong in ((5,), (5, 5), (0, 3)):
+        with pytest.raises(UserError, match="at least two rising"):
+            LengthOptions(Options("m"), (8, 24, 48), answers=wrong)
+
+
 def test_the_mfu_of_known_times_is_found() -> None:
     """Row 36: TTFT = FLOPs / (peak x MFU) + fixed + queue, its constants from measurements."""
     works = [PromptWork(n * 10**9, n * 1e-3) for n in (1, 4, 16, 64)]
     found = PromptModel.to(works, [0.002 + w.at_peak_s / 0.4 for w in works])
     assert found.mfu == pytest.approx(0.4) and found.fixed_s == pytest.approx(0.002) and found.worst < 1e-9
     assert found.peak_gflop_s == pytest.approx(1000) and found.seconds(works[1], queue_s=1.0) == pytest.approx(1.012)
+    assert "over 100%" not in str(found) and "over 100%" in str(replace(found, mfu=1.2))
     # Prompts that get dearer per token as they grow: no negative time is fitted.
     bent = PromptModel.to(works, [w.at_peak_s**1.3 for w in works])
     assert bent.fixed_s == 0 and bent.worst > 0.1

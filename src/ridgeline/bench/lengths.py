@@ -35,15 +35,21 @@ FIRST_ANSWER, ANSWER_S = 16, 8.0  # tokens of the shortest whole answer; the lon
 
 @dataclass(frozen=True, slots=True)
 class LengthOptions:
-    """options: how to load; lengths: tokens of context, rising; repeat: runs whose medians are reported."""
+    """options: how to load; lengths: tokens of context, rising; repeat: runs whose medians are reported; answers: tokens of whole answers,
+    rising, at least two; () for as many as seconds allow."""
 
     options: Options
     lengths: tuple[int, ...]
     repeat: int = 3
+    answers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         within("--repeat", self.repeat, 1)
         check_rising(self.lengths)
+        if self.answers and (len(self.answers) < 2 or any(b <= a for a, b in pairwise(self.answers)) or self.answers[0] < 1):
+            text = ",".join(map(str, self.answers))
+            remedy = "give at least two rising numbers of tokens, e.g. 64,128,256"
+            raise UserError(f"--answers is {text}: {remedy}", field="--answers", value=text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +212,8 @@ def run(asked: LengthOptions, say: Say = lambda line: None) -> LengthReport:
         say(f"measuring a context of {n} tokens")
         rows.append(work.row(n))
     say("whole answers, with the cache and without it")
-    longest = rows[-1]
-    both = [work.answer(n) for n in answer_lengths(min(longest.tokens, work.plan.max_model_len - 1), longest.ttft_s / longest.tokens)]
+    most = min(asked.lengths[-1], work.plan.max_model_len - 1)
+    both = [work.answer(n) for n in asked.answers or answer_lengths(most, rows[0].ttft_s / rows[0].tokens)]
     answers, same = [row for row, _ in both], all(alike for _, alike in both)
     written = [float(a.tokens) for a in answers]
     lengths = [float(r.tokens) for r in rows]

@@ -46,10 +46,12 @@ class PromptModel:
         return work.at_peak_s / self.mfu + self.fixed_s + queue_s
 
     def __str__(self) -> str:
-        return (
+        said = (
             f"FLOPs / (peak x MFU) + {self.fixed_s * 1e3:.2f} ms + queue, MFU {self.mfu:.0%} of {self.peak_gflop_s:,.0f} GFLOP/s"
             f" (fitted to these prompts, at most {self.worst:.0%} off)"
         )
+        slow = "; over 100%: this machine's peak was measured in a slower moment, `ridgeline bench micro MODEL` measures it anew"
+        return said + (slow if self.mfu > 1 else "")
 
 
 def prompt_work(book: GraphCost, tokens: int, machine: Machine, chunk: int) -> PromptWork:
