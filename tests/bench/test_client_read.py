@@ -158,6 +158,19 @@ def test_cached_tokens_and_timings() -> None:
     assert read_stream([(0.1, delta("a", finish="stop", timings={"cache_n": 3}))]).cached_tokens == 3
 
 
+def test_the_time_of_the_prompt_from_the_usage() -> None:
+    """Row 7: our own server and Groq's say it there, of every request; percentiles of both parts of TTFT follow."""
+    def reply(i: int) -> list[tuple[float, bytes]]:
+        told = event(choices=[], usage=usage(2) | {"queue_time": 0.01, "prompt_time": 0.1 * i})
+        return [(0.2 * i, delta("a")), (0.2 * i + 0.1, delta("b", finish="stop")), (0.2 * i + 0.1, told), (1.0, DONE)]
+
+    f = figures([outcome(read_stream(reply(i))) for i in (1, 2, 3)], Slo())
+    assert f.prefill_ms is not None and (f.prefill_ms.p50, f.prefill_ms.max) == (pytest.approx(200), pytest.approx(300))
+    assert f.queue_ms is not None and f.ttft_ms is not None and f.queue_ms.p50 == pytest.approx(f.ttft_ms.p50 - 200)
+    for odd in (True, -1, "x", 1e300, float("nan")):
+        assert read_stream([(0.1, delta("a", finish="stop", usage=usage(1) | {"prompt_time": odd}))]).prefill_s is None
+
+
 def test_without_usage_events_are_counted_and_it_is_said() -> None:
     f = figures([outcome(read_stream([(0.1, delta("a")), (0.2, delta("b", finish="length")), (0.2, DONE)]))], Slo())
     assert f.output_tokens == 2 and f.usage_missing == 1
@@ -209,7 +222,7 @@ def test_any_bytes_are_read_without_raising(parts: list[bytes]) -> None:
 
 KEYS = st.sampled_from([
     "choices", "delta", "text", "usage", "error", "index", "content", "finish_reason", "completion_tokens", "timings", "prompt_ms",
-    "prompt_tokens_details", "tool_calls", "function", "message", "cached_tokens",
+    "prompt_tokens_details", "prompt_time", "tool_calls", "function", "message", "cached_tokens",
 ])  # fmt: skip
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 

@@ -95,6 +95,23 @@ def test_a_schema_holds_whatever_the_model_would_say(server: Running, stream: bo
             assert sorted(value) == ["a", "b", "c"] and isinstance(value["a"], int) and value["c"] in ("北京", "Zürich")
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_usage_splits_the_first_token_into_queue_and_prompt(server: Running, path: str) -> None:
+    """Row 7: per request, in seconds, on a stream and in a document; not for several prompts, not before all is said."""
+    ask: dict[str, Any] = {"messages": HELLO} if path == CHAT else {"prompt": "hi"}
+    names = ("queue_time", "prompt_time", "completion_time")
+    got = server.post(path, ask | {"max_tokens": 5, "ignore_eos": True})[2]["usage"]
+    options = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    chunks = events(server.post(path, ask | {"max_tokens": 5, "ignore_eos": True} | options)[2])[:-1]
+    running_totals = [c["usage"] for c in chunks if c.get("usage")]
+    assert not any("prompt_time" in u for u in running_totals if u["completion_tokens"] < 5) and len(running_totals) > 1
+    for found in (got, chunks[-1]["usage"]):
+        assert all(found[name] >= 0 for name in names) and found["prompt_time"] > 0 and found["completion_time"] > 0
+        assert found["total_time"] == pytest.approx(sum(found[name] for name in names), abs=1e-5)
+    if path != CHAT:
+        assert "prompt_time" not in server.post(path, {"prompt": ["a", "b"], "max_tokens": 2})[2]["usage"]
+
+
 def test_the_other_forms(server: Running) -> None:
     ask = {"messages": HELLO, "max_tokens": 200, "seed": 1}
 

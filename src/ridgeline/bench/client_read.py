@@ -29,7 +29,7 @@ class Piece:
 class Reading:
     """One reply. first_event_s: first event of any kind, a role without text included; end_s: the last byte.
 
-    Counts are the server's own usage, None where it gives none. prefill_s: what the server says it computed before the first token.
+    Counts are the server's own usage, None where it gives none. prefill_s: how long the server says it computed the prompt.
     error: why it failed, None when it ended well.
     """
 
@@ -186,11 +186,12 @@ class _Reader:
             error = "no text came"
         details = self._usage.get("prompt_tokens_details")
         cached = _whole(details.get("cached_tokens")) if isinstance(details, dict) else None
-        milliseconds = self._timings.get("prompt_ms")
+        read = _seconds(self._timings.get("prompt_ms"), 1e3)  # llama.cpp's name; ours and Groq's stands in the usage
+        read = read if read is not None else _seconds(self._usage.get("prompt_time"))
         return Reading(
             tuple(self._pieces), self._first, end, _whole(self._usage.get("prompt_tokens")), _whole(self._usage.get("completion_tokens")),
             cached if cached is not None else _whole(self._timings.get("cache_n")),
-            milliseconds / 1e3 if isinstance(milliseconds, int | float) else None, self._finish, error,
+            read, self._finish, error,
         )  # fmt: skip
 
 
@@ -224,3 +225,7 @@ def _list(value: Any) -> list[dict[str, Any]]:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _seconds(value: Any, parts: float = 1.0) -> float | None:
+    return value / parts if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9 else None

@@ -82,6 +82,15 @@ class Generation:
         accepted = sum(a for _, a in self._guessed.values())
         return (accepted, sum(d for d, _ in self._guessed.values()) - accepted) if self._guessed else None
 
+    def times(self) -> tuple[float, float, float] | None:
+        """Seconds in the queue, of the prompt until its first token, of the rest, once all is said; None for several prompts."""
+        if self._last is None or len(self.requests) != 1 or not self._last.finished:
+            return None
+        t = self._last.times
+        if not t.admitted or not t.first_token:
+            return None
+        return t.admitted - t.arrival, t.first_token - t.admitted, t.last_token - t.first_token
+
     async def beside(self, work: Callable[..., T], *given: Any) -> T:
         """Run `work` beside the event loop."""
         return await self._state.think(work, *given)

@@ -65,6 +65,7 @@ def usage_wish(body: SamplingFields) -> UsageWish:
 
 
 def usage(generation: Generation, reasoning_tokens: int | None = None) -> dict[str, Any]:
+    """OpenAI's counts; once all is said also the seconds, under Groq's names: queue_time, prompt_time, completion_time, total_time."""
     prompt, made = generation.prompt_tokens, generation.completion_tokens
     document: dict[str, Any] = {
         "prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made,
@@ -76,6 +77,10 @@ def usage(generation: Generation, reasoning_tokens: int | None = None) -> dict[s
         details |= {"accepted_prediction_tokens": guesses[0], "rejected_prediction_tokens": guesses[1]}
     if details:
         document["completion_tokens_details"] = details
+    times = generation.times()
+    if times is not None:
+        names = ("queue_time", "prompt_time", "completion_time", "total_time")
+        document |= {name: round(seconds, 6) for name, seconds in zip(names, (*times, sum(times)), strict=True)}
     return document
 
 
