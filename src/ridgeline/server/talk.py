@@ -16,6 +16,7 @@ from ridgeline.sampling.guide import Guide
 from ridgeline.sampling.thinking import ThinkingGuide
 from ridgeline.server.prompts import chat_ids, check_length
 from ridgeline.server.reply import ReplyReader
+from ridgeline.server.retention import Retention
 from ridgeline.server.state import State
 from ridgeline.text.reasoning import ReasoningStream, Start, start_of
 from ridgeline.text.tools.base import StreamOptions, ToolSpec
@@ -46,11 +47,12 @@ class Talk:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """How the engine is to treat a request: its id, its place in the queue, whose cache it shares."""
+    """How the engine is to treat a request: its id, its place in the queue, whose cache it shares, how long its prefix is kept there."""
 
     id: str
     priority: int = 0
     cache_salt: str = ""
+    keep: Retention = field(default_factory=Retention)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +81,9 @@ def converse(state: State, talk: Talk, params: SamplingParams, ticket: Ticket) -
         # What a grammar binds ends with the grammar: a stop string inside it would cut it.
         params = replace(params, stop=())
     request = EngineRequest(
-        ticket.id, ids, params, priority=ticket.priority, cache_salt=ticket.cache_salt, grammar=None if guide is None else guide.start
-    )
+        ticket.id, ids, params, priority=ticket.priority, cache_salt=ticket.cache_salt, cache_rank=ticket.keep.rank,
+        cache_ttl_s=ticket.keep.ttl_s, grammar=None if guide is None else guide.start,
+    )  # fmt: skip
     return Conversation(request, _readers(state, talk, choice, start) if calls or manner.tags is not None else None, choice, remarks)
 
 

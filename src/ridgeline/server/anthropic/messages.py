@@ -20,6 +20,7 @@ from ridgeline.server.failure import anthropic_error, stream_fault
 from ridgeline.server.generation import Generation, collect
 from ridgeline.server.openai.common import WholeReply, json_response, state_of
 from ridgeline.server.reply import Piece, Reading, ReplyReader, Thinking, read_whole
+from ridgeline.server.retention import of_messages
 from ridgeline.server.schemas.messages import CountBody, MessagesBody
 from ridgeline.server.schemas.sampling import check_answer
 from ridgeline.server.sse import EventStream, named_event
@@ -76,7 +77,7 @@ def prepare(state: State, raw: bytes) -> tuple[MessagesJob, list[str]]:
         if getattr(body, name):
             raise UserError(f"{name} is not supported", field=name)
     id = "msg_" + secrets.token_hex(12)
-    ticket = Ticket(id, body.priority or 0, body.cache_salt or "")
+    ticket = Ticket(id, body.priority or 0, body.cache_salt or "", of_messages(body))
     talk = converse(state, talk_of(body), _params(state, body), ticket)
     asked = "diagnostics" in body.model_fields_set and body.diagnostics is not None
     mark = fingerprint(body, model, len(talk.request.prompt_ids)) if asked else None

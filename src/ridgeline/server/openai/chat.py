@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+import ridgeline.server.retention as retention
 from ridgeline.errors import UserError
 from ridgeline.server.body import parse, read, warning_header
 from ridgeline.server.formats import answer_format
@@ -66,7 +67,8 @@ def prepare(state: State, raw: bytes) -> tuple[ChatJob, list[str]]:
         raise UserError(text, field="chat_template", remedy="start it with --trust-request-chat-template")
     maximum = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     params = sampling_params(body, served.defaults, bounds, max_tokens=maximum, logprobs=top, max_model_len=served.limits.max_model_len)
-    ticket = Ticket(new_id("chatcmpl-"), body.priority or 0, body.cache_salt or "")
+    keep = retention.asked(body.cache_ttl_s, body.cache_rank, body.prompt_cache_retention)
+    ticket = Ticket(new_id("chatcmpl-"), body.priority or 0, body.cache_salt or "", keep)
     talk = converse(state, talk_of(body), params, ticket)
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     spell = Spelling(served.words.tokenizer, bool(body.return_tokens_as_token_ids))

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+import ridgeline.server.retention as retention
 from ridgeline.engine.request import EngineRequest
 from ridgeline.errors import UserError
 from ridgeline.server.body import parse, read, warning_header
@@ -78,10 +79,12 @@ def prepare(state: State, raw: bytes) -> tuple[CompletionJob, list[str]]:
     id = new_id("cmpl-")
     form = answer_format(body.response_format, body.structured_outputs, body.guided)
     grammar = None if form is None else served.manner.grammars.compile(form)
+    keep = retention.asked(body.cache_ttl_s, body.cache_rank, body.prompt_cache_retention)
     requests = [
         EngineRequest(
             f"{id}-{i}", ids, params if grammar is None else replace(params, stop=()), text, priority=body.priority or 0,
-            cache_salt=body.cache_salt or "", grammar=None if grammar is None else grammar.start,
+            cache_salt=body.cache_salt or "", cache_rank=keep.rank, cache_ttl_s=keep.ttl_s,
+            grammar=None if grammar is None else grammar.start,
         )
         for i, (text, ids) in enumerate(prompts)
     ]  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+import ridgeline.server.retention as retention
 from ridgeline.errors import UserError
 from ridgeline.server.body import parse, read, warning_header
 from ridgeline.server.generation import Generation, collect
@@ -71,7 +72,8 @@ def prepare(state: State, raw: bytes) -> tuple[ResponsesJob, list[str]]:
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     params = SamplingParams(**{**served.defaults, **given}, max_tokens=body.max_output_tokens, stop=stop, logprobs=top)
     id = new_id("resp_")
-    talk = converse(state, talk_of(body), params, Ticket(id, body.priority or 0, body.cache_salt or ""))
+    keep = retention.asked(body.cache_ttl_s, body.cache_rank, body.prompt_cache_retention)
+    talk = converse(state, talk_of(body), params, Ticket(id, body.priority or 0, body.cache_salt or "", keep))
     return ResponsesJob(id, model, now(), body, talk, Spelling(served.words.tokenizer), top), [*warnings, *talk.remarks]
 
 

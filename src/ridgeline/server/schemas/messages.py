@@ -26,10 +26,10 @@ class MessagesBody(CountBody):
     top_p: float | None = None
     top_k: int | None = None
     diagnostics: dict[str, Any] | None = None
+    cache_control: dict[str, Any] | None = None
     # Known to Anthropic, without a meaning here.
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
-    cache_control: dict[str, Any] | None = None
     container: Any = None
     context_management: dict[str, Any] | None = None
     inference_geo: str | None = None
@@ -40,3 +40,5 @@ class MessagesBody(CountBody):
     min_p: float | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    cache_ttl_s: float | None = None
+    cache_rank: int | None = None

@@ -48,3 +48,5 @@ class ResponsesBody(Body):
     min_tokens: int | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    cache_ttl_s: float | None = None
+    cache_rank: int | None = None

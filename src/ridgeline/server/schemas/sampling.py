@@ -49,6 +49,10 @@ class SamplingFields(Body):
     return_tokens_as_token_ids: bool | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    # Ours and OpenAI's: how long the prefix stays cached.
+    cache_ttl_s: float | None = None
+    cache_rank: int | None = None
+    prompt_cache_retention: str | None = None
     user: str | None = None
     # Structured output, as OpenAI and vLLM spell it.
     response_format: dict[str, Any] | None = None
