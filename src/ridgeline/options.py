@@ -24,6 +24,7 @@ KV_DTYPE_NAMES: dict[str, KvDtype | Literal["auto"]] = {
     "auto": "auto", "f32": "f32", "float32": "f32", "bf16": "bf16", "bfloat16": "bf16", "f16": "f16", "float16": "f16",
     "int8": "int8", "int8_per_token_head": "int8", "int4": "int4", "int4_per_token_head": "int4",
 }  # fmt: skip
+_LOSSY_KV = ("int8", "int4")
 _SUFFIX = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -199,6 +200,12 @@ class Options:
         one_of("kv_cache_dtype", self.kv_cache_dtype, KV_DTYPE_NAMES)
         if self.kv_cache_dtype_v is not None:
             one_of("kv_cache_dtype_v", self.kv_cache_dtype_v, KV_DTYPE_NAMES)
+
+
+def lossy_kv(options: Options) -> bool:
+    """Whether keys or values are kept in so few bits that words change by it: a gate judges that (`bench quality`)."""
+    given = (options.kv_cache_dtype, options.kv_cache_dtype_v or "auto")
+    return any(KV_DTYPE_NAMES[name] in _LOSSY_KV for name in given)
 
 
 def make_options(model: str, given: dict[str, Any]) -> Options:

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from ridgeline.backends.base import Program
 from ridgeline.bench.accuracy import Divergence, Logits, compare, cut_windows, read_text
 from ridgeline.bench.corpus import Corpus
 from ridgeline.bench.quality_needle import Found, needles, search
@@ -142,11 +143,13 @@ class QualityReport:
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """A load under judgement."""
+    """A load under judgement. path: of its file; program: whose packed weights others of the same file share."""
 
     name: str
     words: Words
     logits: Logits
+    path: str
+    program: Program
 
 
 def run(asked: QualityOptions, say: Say = lambda line: None) -> QualityReport:
@@ -187,7 +190,9 @@ def _open(options: Options, length: int, base: _Model | None = None, rtn: Rtn | 
         spec = opened.spec
         opened = replace(opened, spec=replace(spec, tensors=rounded_tensors(spec.graph, spec.tensors, rtn)))
         name = f"RTN {rtn} of it"
-    return _Model(name, words, OneSequence(load_program(opened)).logits)
+    same = base is not None and rtn is None and base.path == opened.plan.path
+    program = load_program(opened, base.program if base is not None and same else None)
+    return _Model(name, words, OneSequence(program).logits, opened.plan.path, program)
 
 
 def _same_vocabulary(words: Words, base: Words) -> None:

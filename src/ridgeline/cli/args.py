@@ -44,6 +44,8 @@ Threads = Annotated[int | None, typer.Option(parser=count("--threads"), metavar=
 _KV_HELP = "How keys and values are kept: auto, f32, bf16, f16, int8, int4; two of them (int8/int4) for keys and values apart."
 KvCacheDtype = Annotated[str, typer.Option(metavar="DTYPE", help=_KV_HELP)]
 KvCacheDtypeV = Annotated[str | None, typer.Option(metavar="DTYPE", help="How values are kept, where not as the keys are.")]
+_GATE_HELP = "A KV cache in 8 or 4 bits is judged once per file: auto tells what it costs, enforce refuses what breaks a limit, off."
+QualityGate = Annotated[str, typer.Option(metavar="MODE", help=_GATE_HELP)]
 BlockSize = Annotated[int, typer.Option(parser=count("--block-size"), metavar="N", help="Tokens per KV block.")]
 Backend = Annotated[str, typer.Option(metavar="NAME", help="cpu, or reference (numpy: slow, the definition).")]
 Isa = Annotated[str, typer.Option(metavar="NAME", help="Kernels: auto, portable, avx2, avx512.")]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.bench.batch import Answerer, BatchOptions, Reply, Summary, run
 from ridgeline.bench.batch_lines import Call, read_call, read_entries
 from ridgeline.bench.batch_url import UrlAnswerer
+from ridgeline.bench.quality_record import gate
 from ridgeline.cli.output import note, print_json
 from ridgeline.errors import UserError
 from ridgeline.options import Options, make_options, speculative_config
@@ -40,6 +41,7 @@ class BatchArgs:
     overwrite: bool = False
     retry_errors: bool = False
     sort: bool = True
+    quality_gate: str = "auto"
     price: Decimal | None = None  # USD per hour of the machine
 
 
@@ -62,6 +64,9 @@ def batch(args: BatchArgs, *, as_json: bool) -> int:
         if config is not None and config.accept == "rejection":  # the coupled rule changes no reply
             asked["accept"] = config.accept
         at_once = args.concurrency or 2 * options.max_num_seqs
+        judged = gate(options, args.quality_gate, note)
+        if judged is not None:
+            note(f"quality   {judged}")
         make = lambda: Engine(options, args.served_model_name or (model,))  # noqa: E731
     wanted = BatchOptions(args.input, args.output, asked, at_once, overwrite=args.overwrite, retry_errors=args.retry_errors, sort=args.sort)
     summary = _run(wanted, make)

@@ -39,6 +39,7 @@ def batch(
     max_model_len: args.MaxModelLen = None,
     threads: args.Threads = None,
     kv_cache_dtype: args.KvCacheDtype = "auto",
+    quality_gate: args.QualityGate = "auto",
     speculative_config: args.SpeculativeConfig = None,
     isa: args.Isa = "auto",
 ) -> None:
@@ -59,7 +60,6 @@ def batch(
       ridgeline batch in.jsonl -o out.jsonl --url http://localhost:8000
       ridgeline batch in.jsonl -o out.jsonl --model smollm2 --retry-errors --json
 
-    \b
     Exit codes: 0 every line was answered, 2 some lines are at fault, 1 the engine or the server failed on some.
     """
     from ridgeline.cli.batch import BatchArgs
@@ -76,7 +76,7 @@ def batch(
     }  # fmt: skip
     asked = BatchArgs(
         input, output, model, url, load, tuple(served_model_name or ()), api_key, concurrency, timeout, overwrite, retry_errors,
-        sort=not keep_order, price=price,
+        sort=not keep_order, quality_gate=quality_gate, price=price,
     )  # fmt: skip
     raise typer.Exit(work(asked, as_json=json))
 

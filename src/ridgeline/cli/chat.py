@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ridgeline.cli.output import note
-from ridgeline.cli.report import closing_report
+from ridgeline.cli.report import closing_report, notes
 from ridgeline.cli.show_spec import LEGEND, Painter, summary
 from ridgeline.cli.start import starting
 from ridgeline.engine.choice import Choice
@@ -22,7 +22,7 @@ def converse(options: Options, params: SamplingParams, *, system: str | None, sh
     with starting():
         llm = LLM.from_options(options, lambda words, limits: words.require_template())
     person = sys.stdin.isatty()
-    for line in llm.model.plan.notes:
+    for line in notes(llm, options):
         note(f"note: {line}")
     if person:
         note(f"{llm.model.plan.model}: {llm.model.plan.max_model_len} tokens of context. {HELP}.")

@@ -46,7 +46,8 @@ def quality(
     """What a lossy switch costs: perplexity, KL divergence and top-1 agreement on shipped prose and code, questions, needles. With a gate.
 
     The base is MODEL with an f32 KV cache, or another file of the same vocabulary (--against). Every limit that is broken is named, and
-    the exit code is then 1: put it in front of a deployment.
+    the exit code is then 1: put it in front of a deployment. What was found of a KV cache in 8 or 4 bits is kept,
+    and shown by `serve`, `batch`, `run` and `chat` where they use it.
 
     \b
     Examples:
@@ -55,6 +56,7 @@ def quality(
       ridgeline bench quality ./m-Q8_0.gguf --rtn int4:tensor --rtn int4:channel --rtn int4:32 --no-tasks --json
     """
     from ridgeline.bench.quality import Gate, QualityOptions, run
+    from ridgeline.bench.quality_record import keep_verdicts
     from ridgeline.bench.quality_rtn import parse
     from ridgeline.bench.quality_show import document, render
     from ridgeline.cli.output import note, print_report
@@ -67,6 +69,7 @@ def quality(
     candidates, base = [load(model, d) for d in kv_cache_dtype or ([] if rtn else ["auto"])], load(against or model, base_kv_cache_dtype)
     asked = QualityOptions(tuple(candidates), base, positions, window, not no_tasks, lengths, gate, text, rounded)
     report = run(asked, note)
+    keep_verdicts(asked, report)
     print_report(report, document, render, as_json=json)
     raise typer.Exit(0 if report.passed else 1)
 

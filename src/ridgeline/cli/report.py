@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ridgeline.cli.output import note
 from ridgeline.engine.choice import Choice
 from ridgeline.engine.llm import LLM
 from ridgeline.graph.step import Span
+from ridgeline.options import Options, lossy_kv
 from ridgeline.planner.hardware import Machine
 from ridgeline.planner.roofline import predict, predict_prompt
+
+
+def notes(llm: LLM, options: Options) -> Iterator[str]:
+    """What is to be said before the first answer: of the plan, and what a lossy KV cache costs in words, if that is known."""
+    yield from llm.model.plan.notes
+    if lossy_kv(options):
+        from ridgeline.bench.quality_record import remark
+
+        yield remark(options)
 
 
 def timings(llm: LLM, seq: Choice) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ridgeline.cli.foreign import sort_out
 from ridgeline.cli.output import note, size
 from ridgeline.cli.serve_options import ServeOptions, serve_options
 from ridgeline.cli.start import starting
+from ridgeline.options import lossy_kv
 
 _WARM_AFTER_S = 3.0
 
@@ -28,6 +29,7 @@ def run(given: Mapping[str, Any], config: str | None, typed: set[str], extra: li
     for line in sort_out(extra, given):
         note(f"note: {line}")
     options = serve_options(given, config, typed)
+    _gate(options)
     with starting(), ThreadPoolExecutor(1) as loader:
         loading = loader.submit(_load, options)
         from ridgeline.server.keys import load_keys
@@ -44,6 +46,18 @@ def run(given: Mapping[str, Any], config: str | None, typed: set[str], extra: li
         return asyncio.run(_serve(options, model, sock, template, keys))
     finally:
         sock.close()
+
+
+def _gate(options: ServeOptions) -> None:
+    """Before the weights are here: what a lossy KV cache costs in words is known or found out. Raises `UserError` under "enforce"."""
+    asked = options.load_options()
+    if not lossy_kv(asked):
+        return
+    from ridgeline.bench.quality_record import gate
+
+    found = gate(asked, options.quality_gate, note)
+    if found is not None:
+        note(f"quality   {found}")
 
 
 def _load(options: ServeOptions) -> LoadedModel:

@@ -45,6 +45,7 @@ def serve(
     kv_cache_memory_bytes: _KvMemory = None,
     kv_cache_dtype: args.KvCacheDtype = "auto",
     kv_cache_dtype_v: args.KvCacheDtypeV = None,
+    quality_gate: args.QualityGate = "auto",
     block_size: args.BlockSize = 16,
     speculative_config: args.SpeculativeConfig = None,
     enable_prefix_caching: Annotated[bool, typer.Option(help="Reuse the KV of prompts that begin alike.")] = True,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeline.errors import UserError
+from ridgeline.errors import UserError, one_of
 from ridgeline.options import Options, make_options, parse_count, parse_size
 
 _COUNTS = frozenset({"port", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "max_num_queued_reqs", "threads"})
@@ -37,6 +37,7 @@ class ServeOptions:
     kv_cache_memory_bytes: int | None = None
     kv_cache_dtype: str = "auto"
     kv_cache_dtype_v: str | None = None
+    quality_gate: str = "auto"
     block_size: int = 16
     speculative_config: str | Mapping[str, Any] | None = None
     enable_prefix_caching: bool = True
@@ -68,6 +69,7 @@ class ServeOptions:
             raise UserError("no MODEL was given", field="MODEL", remedy="name one, for instance: ridgeline serve smollm2")
         if not 0 <= self.port <= 65535:
             raise UserError(f"--port is {self.port}, must be from 0 to 65535", field="--port", value=self.port, limit=(0, 65535))
+        one_of("--quality-gate", self.quality_gate, ("auto", "off", "enforce"))
         if self.log_format not in ("text", "json"):
             raise UserError(f"--log-format is {self.log_format!r}, must be text or json", field="--log-format", value=self.log_format)
         if self.generation_config not in ("auto", "openai", "vllm"):
