@@ -38,7 +38,7 @@ class Ask:
 
 
 _CLARIFAI = "Clarifai, gpt-oss-120b on 2x H100 (https://www.clarifai.com/blog/comparing-sglang-vllm-and-tensorrt-llm-with-gpt-oss-120b)"
-_DIGEST = "said in a digest; no number of it is held here"
+_DIGEST = "said in a digest; its numbers (`ridgeline bench report`) are held as a third party quotes them"
 _DEMO = "workshop on inference at scale, demo F: Mistral-7B on one H100, 10 prompts with 1,656 tokens in common"
 
 QUESTIONS: tuple[Ask, ...] = (
