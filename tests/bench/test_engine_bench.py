@@ -53,11 +53,11 @@ def test_every_scenario_reports_figures_that_hang_together(tmp_path: Path) -> No
     assert o.batch1_glue_s > 0 and 0 < o.batch1_share < 1 and 0 < o.batch_n_share < 1 and o.match_s > 0
     assert json.loads(json.dumps(report.as_json()))["branch"]["branches"] == 32
     facts_hang_together(report)
-    assert len(render(report).splitlines()) == 11 and "OTHER WORDS" not in render(report) and json.loads(trace.read_text())["traceEvents"]
+    assert len(render(report).splitlines()) == 16 and "OTHER" not in render(report) and json.loads(trace.read_text())["traceEvents"]
 
 
 def facts_hang_together(report: EngineReport) -> None:
-    """Rows 103, 104, 108, 112 and 123 on any model."""
+    """Rows 97, 98, 103, 104, 108, 112 and 123 on any model."""
     r, s, o, t = report.reuse, report.samples, report.overload, report.session
     assert r is not None and s is not None and o is not None and t is not None
     assert (r.cached, r.prompt) == (1000, 1016) and r.same and r.ttft_s > 0 < r.cold_ttft_s
@@ -65,6 +65,21 @@ def facts_hang_together(report: EngineReport) -> None:
     assert o.finished == o.requests == 24 and o.preemptions > 0 and o.most_of_one > 0 and o.same
     assert 0.5 < o.fairness <= 1 and 0.5 < o.in_order <= 1 and 0 <= o.computed_again < 1
     assert t.hit_ttl == t.hit_rank == 607 and t.hit_plain == 0
+    batching_hangs_together(report)
+
+
+def batching_hangs_together(report: EngineReport) -> None:
+    """Rows 97, 98 and 105: counts of steps, not times, tell static from continuous."""
+    m, r = report.batching, report.ragged
+    assert m is not None and r is not None
+    assert m.same and m.gain == pytest.approx(m.tok_s / m.static_tok_s) and m.tok_s > 0
+    # Five batches last as long as their longest answers do; a continuous one ends soon after its share of all tokens.
+    assert 0 <= m.idle < 0.25 < m.static_idle < 0.7
+    assert m.late_s > 0 < m.late_static_s and {"late_s", "late_static_s", "long_left_s"} < set(report.runs)
+    whole, plain = report.ablation.rows if report.ablation else ((), ())  # row 105; one thread has no other to leave out
+    assert (whole.left_out, plain.left_out) == ("", "fused ops") and whole.identical and plain.identical
+    assert 0 < whole.instructions < plain.instructions and all(r.prompt_tok_s > 0 < r.gen_tok_s for r in (whole, plain))
+    assert r.identical and r.new == (3, 9, 5) and r.rows == 17 and r.together_s > 0 < r.apart_s
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,10 @@ def techniques(graph: Graph, threads: int, instructions: int) -> list[Technique]
     """Of a fused graph on the CPU; `instructions`: of its native program."""
     groups, norms, attends = (sum(isinstance(op, kind) for op in graph.ops) for kind in (LinearGroup, AddNorm, Attend))
     several = f"on {threads} threads" if threads > 1 else "off: one thread"
-    segments = f"of {KEY_SEGMENT} keys"
+    segments, ablation = f"of {KEY_SEGMENT} keys", "bench engine --scenario ablation"
     return [
-        Technique("fused projections", f"{groups} times", "linears of one value (q, k, v; gate, up) read and quantize it once", "-"),
-        Technique("fused add and norm", f"{norms} times", "a residual sum is normed where it is made", "-"),
+        Technique("fused projections", f"{groups} times", "linears of one value (q, k, v; gate, up) read and quantize it once", ablation),
+        Technique("fused add and norm", f"{norms} times", "a residual sum is normed where it is made", ablation),
         Technique("FlashAttention", f"{attends} times", "online softmax (max, sum, output) over tiles; no T x S scores", "--isa"),
         Technique("FlashDecoding", several, f"segments {segments} of one sequence on several threads, merged in order", "--threads 1"),
         Technique("cascade", "when shared", f"a prefix is walked once, by segments {segments}", "bench engine --scenario branch"),

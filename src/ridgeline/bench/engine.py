@@ -1,37 +1,40 @@
 """`bench engine`: the whole engine in process, workloads with medians and facts (`engine_facts`). Knows no terminal and no HTTP.
 
-decode: N sequences at once; branch: agents that share a long prefix, with and without its reuse, beside the predicted time; arrival: a
-long prompt among running answers; overhead: what is not spent in native calls.
+decode: N sequences at once; batching, ragged: unlike lengths (`engine_batching`); branch: agents that share a long prefix, with and
+without its reuse, beside the predicted time; arrival: a long prompt among running answers; overhead: what is not spent in native calls.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ridgeline.bench.core_speed import CoreSpeed, Taken, counted, enough
+import ridgeline.bench.ablation as ablation
+import ridgeline.bench.engine_batching as batching
+from ridgeline.bench.ablation import Ablation, AblationResult
+from ridgeline.bench.engine_batching import Batching, BatchingResult, RaggedResult
 from ridgeline.bench.engine_facts import Facts, OverloadResult, ReuseResult, SamplesResult, SessionResult, lines
 from ridgeline.bench.engine_run import Job, Runner, Step, prompts, ttft_s
 from ridgeline.bench.machine_load import busy_warning
 from ridgeline.bench.peer import batched_command, batched_tok_s, find_binary
-from ridgeline.bench.probe import machine
 from ridgeline.bench.rates import Rates, branch_seconds
 from ridgeline.bench.runner import Ids
+from ridgeline.bench.turns import Turns
 from ridgeline.engine.loader import LoadedModel, isa_of, load
 from ridgeline.errors import one_of, within
 from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.options import Options
 
 Say = Callable[[str], None]
-Scenario = Literal["decode", "branch", "arrival", "overhead", "reuse", "samples", "overload", "session"]
+Scenario = Literal["decode", "batching", "ragged", "branch", "arrival", "overhead", "reuse", "samples", "overload", "session", "ablation"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 
 
@@ -139,6 +142,8 @@ class EngineReport:
     repeat: int
     load_before: float
     decode: DecodeResult | None = None
+    batching: BatchingResult | None = None
+    ragged: RaggedResult | None = None
     branch: BranchResult | None = None
     arrival: ArrivalResult | None = None
     overhead: OverheadResult | None = None
@@ -146,6 +151,7 @@ class EngineReport:
     samples: SamplesResult | None = None
     overload: OverloadResult | None = None
     session: SessionResult | None = None
+    ablation: AblationResult | None = None
     runs: dict[str, list[float]] = field(default_factory=dict)
     speeds: dict[str, list[float]] = field(default_factory=dict)
 
@@ -161,50 +167,29 @@ def run(asked: EngineBenchOptions, say: Say = lambda line: None) -> EngineReport
     if warning:
         say(warning)
     model = load(asked.options)
-    bench, facts = _Bench(asked, model, peer, say), Facts(model)
+    turns = Turns(model, asked.repeat)
+    bench, mixed, facts = _Bench(asked, model, peer, say, turns), Batching(model, turns), Facts(model)
     do: dict[Scenario, Callable[[], Any]] = {
-        "decode": bench.decode, "branch": bench.branch, "arrival": bench.arrival, "overhead": bench.overhead,
-        "reuse": facts.reuse, "samples": facts.samples, "overload": facts.overload, "session": facts.session,
+        "decode": bench.decode, "batching": mixed.batching, "ragged": mixed.ragged, "branch": bench.branch,
+        "arrival": bench.arrival, "overhead": bench.overhead, "reuse": facts.reuse, "samples": facts.samples,
+        "overload": facts.overload, "session": facts.session, "ablation": Ablation(asked.options, turns).run,
     }  # fmt: skip
     found: dict[str, Any] = {}
     for scenario in asked.scenarios:
-        say(f"{scenario}: {asked.repeat if hasattr(bench, scenario) else 1} runs")
+        say(f"{scenario}: {asked.repeat if hasattr(bench, scenario) or scenario in ('batching', 'ablation') else 1} runs")
         found[scenario] = do[scenario]()
     if asked.trace is not None:
         bench.write_trace(asked.trace)
     isa = isa_of(model.program, model.plan)
-    runs = {name: [t.value for t in taken] for name, taken in bench.taken.items()}
-    speeds = {name: [t.speed for t in taken] for name, taken in bench.taken.items()}
-    return EngineReport(model.plan.model, model.plan.threads, isa, asked.repeat, busy, runs=runs, speeds=speeds, **found)
+    head = (model.plan.model, model.plan.threads, isa, asked.repeat, busy)
+    return EngineReport(*head, runs=turns.values(), speeds=turns.speeds(), **found)
 
 
 class _Bench:
-    def __init__(self, asked: EngineBenchOptions, model: LoadedModel, peer: str | None, say: Say) -> None:
-        self.asked, self.model, self.peer, self.say = asked, model, peer, say
+    def __init__(self, asked: EngineBenchOptions, model: LoadedModel, peer: str | None, say: Say, turns: Turns) -> None:
+        self.asked, self.model, self.peer, self.say, self.turns = asked, model, peer, say, turns
         self.vocab = model.limits.vocab
-        self.taken: dict[str, list[Taken[float]]] = {}
         self._last: Runner | None = None
-
-    @cached_property
-    def _speed(self) -> CoreSpeed:
-        """Made where something is timed: it may have to probe the machine first."""
-        return CoreSpeed(machine(self.model.plan.threads, isa_of(self.model.program, self.model.plan)))
-
-    def _note(self, measure: Callable[[], Mapping[str, float]]) -> None:
-        """Runs it beside the cores' speed and keeps what it gave."""
-        taken = self._speed.beside(measure)
-        for name, value in taken.value.items():
-            self.taken.setdefault(name, []).append(Taken(value, taken.speed))
-
-    def _wanted(self, *names: str) -> Iterator[int]:
-        """Numbers of the turns until enough of each count."""
-        turn = 0
-        while not all(enough(self.taken.get(name, ()), self.asked.repeat) for name in names):
-            yield turn
-            turn += 1
-
-    def _median(self, name: str) -> float:
-        return median(counted(self.taken[name]))
 
     def _runner(self, *, reuse: bool = True, paced: bool = False) -> Runner:
         cache: CachePolicy = "radix" if reuse else "off"
@@ -239,15 +224,16 @@ class _Bench:
         a = self.asked
         self._decode_once(2, 4, 0)  # pages, scratch memory
         files = self._peer_files()
-        for turn in self._wanted("decode_tok_s", *(f"peer_tok_s {path}" for path in files)):
-            self._note(partial(self._decode_figures, turn))
+        for turn in self.turns.wanted("decode_tok_s", *(f"peer_tok_s {path}" for path in files)):
+            self.turns.note(partial(self._decode_figures, turn))
             for path in files:
-                self._note(partial(self._peer_figures, path))
-        ours, peers = self._median("decode_tok_s"), []
+                self.turns.note(partial(self._peer_figures, path))
+        m, peers = self.turns.median, list[PeerRate]()
+        ours = m("decode_tok_s")
         for path in files:
-            theirs = self._median(f"peer_tok_s {path}")
+            theirs = m(f"peer_tok_s {path}")
             peers.append(PeerRate(path, theirs, ours / theirs, shlex.join(self._peer_command(path))))
-        return DecodeResult(a.seqs, a.prompt, a.gen, ours, self._median("total_tok_s"), self._median("prompt_tok_s"), tuple(peers))
+        return DecodeResult(a.seqs, a.prompt, a.gen, ours, m("total_tok_s"), m("prompt_tok_s"), tuple(peers))
 
     def _peer_files(self) -> list[str]:
         """The same file where the peer can read it, then the others."""
@@ -271,14 +257,14 @@ class _Bench:
                 counts.update(runner.core.state.counts)
             return {"branch_s" if reuse else "branch_off_s": perf_counter() - start}
 
-        for turn in self._wanted("branch_s", "branch_off_s"):
+        for turn in self.turns.wanted("branch_s", "branch_off_s"):
             stem, tails = prompts(1, shared, self.vocab, 100 + turn)[0], prompts(branches, own, self.vocab, 200 + turn)
             jobs = [Job(np.concatenate((stem, tail)), gen) for tail in tails]
             for reuse in (True, False):
-                self._note(partial(once, jobs, reuse))
+                self.turns.note(partial(once, jobs, reuse))
         rates = Rates.measure(self.model, self.say)
         predicted = branch_seconds(rates, self.model.plan.chunk, shared, branches, own, gen)
-        on, off = self._median("branch_s"), self._median("branch_off_s")
+        on, off = self.turns.median("branch_s"), self.turns.median("branch_off_s")
         hits, walks = counts["prefix_tokens_hit"], counts["shared_walks"]
         return BranchResult(shared, branches, own, gen, on, off, off / on, predicted, on / predicted, hits, walks)
 
@@ -296,10 +282,10 @@ class _Bench:
                 "itl_ratio": p99_s / steady_s, "ttft_s": seconds, "ttft_ratio": seconds / alone,
             }  # fmt: skip
 
-        for turn in self._wanted("ttft_s"):
-            self._note(partial(once, turn))
+        for turn in self.turns.wanted("ttft_s"):
+            self.turns.note(partial(once, turn))
         names = ("steady_itl_s", "p99_itl_s", "itl_ratio", "whole_p99_itl_s", "ttft_s", "alone_ttft_s", "ttft_ratio")
-        return ArrivalResult(prompt, running, *(self._median(name) for name in names))
+        return ArrivalResult(prompt, running, *(self.turns.median(name) for name in names))
 
     def _arrival_once(self, long: Ids, others: list[Job], steady: int, *, paced: bool) -> tuple[list[float], list[float], float]:
         """Seconds between tokens of the others around the arrival and while the prompt is read, and the prompt's TTFT."""
@@ -332,9 +318,9 @@ class _Bench:
                 found[f"{name}_share"] = median((s.seconds - s.native_s) / s.seconds for s in steps)
             return found
 
-        for turn in self._wanted("match_s"):
-            self._note(partial(once, turn))
-        m = {name: self._median(name) for name in ("batch1_glue_s", "batch1_share", "batch_n_glue_s", "batch_n_share", "match_s")}
+        for turn in self.turns.wanted("match_s"):
+            self.turns.note(partial(once, turn))
+        m = {name: self.turns.median(name) for name in ("batch1_glue_s", "batch1_share", "batch_n_glue_s", "batch_n_share", "match_s")}
         return OverheadResult(
             m["batch1_glue_s"], m["batch1_share"], n, m["batch_n_glue_s"], m["batch_n_share"], MATCH_PROMPT, MATCH_TREE, m["match_s"]
         )
@@ -394,4 +380,6 @@ def render(report: EngineReport) -> str:
             f"  overhead  batch 1: {o.batch1_glue_s * 1e3:.3f} ms = {o.batch1_share:.1%} of a step; batch {o.batch_n}:"
             f" {o.batch_n_glue_s * 1e3:.3f} ms = {o.batch_n_share:.1%}; prefix match {o.match_s * 1e3:.3f} ms"
         )
-    return "\n".join([*found, *lines(report.reuse, report.samples, report.overload, report.session)])
+    found += batching.lines(report.batching, report.ragged)
+    found += lines(report.reuse, report.samples, report.overload, report.session)
+    return "\n".join([*found, *ablation.lines(report.ablation)])

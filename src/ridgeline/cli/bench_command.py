@@ -15,6 +15,10 @@ import ridgeline.cli.quality_command as quality_command
 from ridgeline.cli.bench_spec import spec
 from ridgeline.cli.report_command import report
 
+_SCENARIOS = "decode, batching, ragged, branch, arrival, overhead, reuse, samples, overload, session, ablation"
+_ANSWERS_HELP = "Tokens of whole answers, with the cache and without. Default: 16, 32, 64 ... for some seconds."
+_SCENARIO_HELP = f"{_SCENARIOS}; several. Default: all."
+
 bench = typer.Typer(rich_markup_mode=None, help="Measure this machine and this engine.", no_args_is_help=False)
 
 
@@ -63,7 +67,7 @@ def bench_engine(
     model: args.Model,
     scenario: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="decode, branch, arrival, overhead, reuse, samples, overload, session; several. Default: all."),
+        typer.Option(metavar="NAME", help=_SCENARIO_HELP),
     ] = None,
     seqs: Annotated[int, typer.Option(parser=args.count("--seqs"), metavar="N", help="Sequences at once.")] = 32,
     prompt: Annotated[int, typer.Option(parser=args.count("--prompt"), metavar="N", help="Tokens of each prompt.")] = 128,
@@ -82,13 +86,14 @@ def bench_engine(
 ) -> None:
     """Many sequences in one process: decoding, agents with a shared prefix, a long prompt among answers, overhead per step.
 
-    And what the engine does, with the words compared: a prefix met again, samples that share a prompt, fewer blocks than requests need,
-    a session that comes back.
+    And what the engine does, with the words compared: static batches beside continuous ones, a step of unlike lengths, a prefix met again,
+    samples that share a prompt, fewer blocks than requests need, a session that comes back, techniques left out one by one.
 
     \b
     Examples:
       ridgeline bench engine smollm2
       ridgeline bench engine smollm2 --scenario decode --against ~/llama.cpp/build/bin/llama-batched-bench
+      ridgeline bench engine smollm2 --scenario batching --scenario ragged      continuous batching: gain, order, bits
       ridgeline bench engine smollm2 --scenario branch --trace branch.json --json
     """
     from pathlib import Path
@@ -149,6 +154,7 @@ def bench_accuracy(
 def bench_lengths(
     model: args.Model,
     lengths: Annotated[str, typer.Option(metavar="N,N,...", help="Tokens of context, rising.")] = "64,128,256,512,1024",
+    answers: Annotated[str, typer.Option(metavar="N,N,...", help=_ANSWERS_HELP)] = "",
     repeat: Annotated[int, typer.Option(parser=args.count("--repeat"), metavar="N", help="Runs; medians are reported.")] = 3,
     json: args.Json = False,
     threads: args.Threads = None,
@@ -156,23 +162,24 @@ def bench_lengths(
     block_size: args.BlockSize = 16,
     isa: args.Isa = "auto",
 ) -> None:
-    """What a longer context costs: time to the first token, and of one more token with the KV cache and without it.
+    """What a longer context costs: first token with the fitted MFU, one more token and whole answers with the KV cache and without it.
 
     \b
     Examples:
       ridgeline bench lengths smollm2
       ridgeline bench lengths smollm2 --lengths 128,512,2k,8k --json
+      ridgeline bench lengths smollm2 --answers 64,128,256       without the cache the last takes half a minute
     """
     from ridgeline.bench.lengths import LengthOptions, render, run
     from ridgeline.bench.lengths_report import document
     from ridgeline.cli.output import note, print_report
 
-    tokens = args.counts("--lengths", lengths)
+    tokens, whole = args.counts("--lengths", lengths), args.counts("--answers", answers) if answers else ()
     options = args.load_options(
-        model, max_model_len=max(64, *tokens) + 1, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu",
-        isa=isa,
+        model, max_model_len=max(64, *tokens, *whole) + 1, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size,
+        backend="cpu", isa=isa,
     )  # fmt: skip
-    report = run(LengthOptions(options, tokens, repeat), note)
+    report = run(LengthOptions(options, tokens, repeat, whole), note)
     print_report(report, document, render, as_json=json)
 
 

@@ -66,12 +66,13 @@ class CpuProgram:
         progress: Progress | None = None,
         faults: Collection[Fault] = (),
         shared: Packed | None = None,
+        fused: bool = True,
     ) -> None:
         unknown = [tap for tap in plan.taps if tap not in graph.outputs]
         if unknown:
             raise InternalError(f"graph {graph.name} has no tap {unknown[0]}; it has {', '.join(graph.outputs)}")
         self.isa, self._forced = choose_isa(isa), isa is not None
-        self.graph, self.plan = fuse(graph), plan
+        self.graph, self.plan = fuse(graph) if fused else graph, plan
         verify(self.graph)
         check_weights(self.graph, tensors)
         keys, values = (KV_DTYPES[dtype] for dtype in split_kv_dtype(plan.kv_dtype))
@@ -166,12 +167,14 @@ def load(
     progress: Progress | None = None,
     faults: Collection[Fault] = (),
     shared: Packed | None = None,
+    fused: bool = True,
 ) -> CpuProgram:
     """Pack the weights and lower the graph. `progress(bytes packed, bytes in all)` is called after each weight.
 
     isa: force an instruction set; None takes the best. faults: broken on purpose, for the tests that must notice.
-    shared: `packed` of another program of the same tensors, whose matrices are used where they lie.
+    shared: `packed` of another program of the same tensors, whose matrices are used where they lie. fused: False runs the ops one by
+    one, for comparing (`bench engine --scenario ablation`).
     Raises `UserError` for an instruction set this CPU lacks and for a tensor that is missing or of another shape, format or size than
     the graph needs, `GraphError` for an illegal graph.
     """
-    return CpuProgram(graph, tensors, plan, isa, progress, faults, shared)
+    return CpuProgram(graph, tensors, plan, isa, progress, faults, shared, fused)
