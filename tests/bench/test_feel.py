@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ridgeline.bench.feel import FeelOptions, render, run
 from ridgeline.bench.feel_report import document
-from ridgeline.bench.machine_load import own_rss
+from ridgeline.bench.machine_load import forget_peak, own_peak, own_rss
 from ridgeline.bench.random_gguf import SHAPES, write_random
 from ridgeline.bench.report import report as charts
 from ridgeline.bench.report_json import documents_of, to_json
@@ -32,6 +33,7 @@ def test_memory_times_and_people(model: str) -> None:
     assert [r.tokens for r in report.rows] == [8, 32, 64] and all(r.ttft_s > 0 for r in report.rows)
     kv_of = 2 * 2 * 2 * 64 * 2  # layers, keys and values, KV heads of 64, two bytes
     assert [r.kv_bytes for r in report.rows] == [n * kv_of for n in (8, 32, 64)]
+    assert [r.scores_bytes for r in report.rows] == [4 * 4 * n * n for n in (8, 32, 64)]  # four heads
     a, b, c = report.ttft_fit
     assert all(abs(a + b * r.tokens + c * r.tokens**2 - r.ttft_s) < 1e-6 + 0.01 * r.ttft_s for r in report.rows)  # three points: exact
     for people in (report.one_by_one, report.together):
@@ -53,6 +55,20 @@ def test_memory_times_and_people(model: str) -> None:
 
 def test_memory_of_this_process() -> None:
     assert own_rss(Path("/nowhere")) == 0 and own_rss() > 1 << 20
+    assert own_peak(Path("/nowhere")) == 0 and not forget_peak(Path("/nowhere"))
+
+
+@pytest.mark.skipif(not forget_peak(), reason="the system lets nobody begin a peak anew")
+def test_the_peak_begins_anew() -> None:
+    held = np.ones(8 << 20)
+    assert own_peak() >= own_rss() > held.nbytes
+    del held
+    forget_peak()
+    before = own_peak()
+    held = np.ones(4 << 20)
+    assert own_peak() >= before + held.nbytes - (1 << 20)
+    del held
+    assert own_peak() > own_rss()
 
 
 @pytest.mark.parametrize("lengths", [(8, 16), (8, 8, 16), (0, 1, 2)])

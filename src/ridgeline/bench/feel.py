@@ -12,14 +12,16 @@ from typing import Any
 
 from ridgeline.bench.drive import drive
 from ridgeline.bench.lengths import PromptFit, check_rising
-from ridgeline.bench.machine_load import cpu_time, own_rss
+from ridgeline.bench.machine_load import cpu_time, forget_peak, own_peak, own_rss
 from ridgeline.bench.workloads import Job, Lengths, OpenLoop, Tokens
 from ridgeline.engine.loader import LoadedModel, load, make_core
 from ridgeline.errors import within
+from ridgeline.graph.ops import Attend
 from ridgeline.options import Options
 
 Say = Callable[[str], None]
 BAR = 46
+BEYOND = "what was resident at most while the prompt was read, above what was before; N x N: one layer's scores, were they ever held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,16 @@ class FeelOptions:
 
 @dataclass(frozen=True, slots=True)
 class LengthRow:
-    """A prompt of so many tokens: seconds to its first token, resident bytes of the process after it, KV bytes it holds."""
+    """A prompt of so many tokens: seconds to its first token, resident bytes of the process after it, KV bytes it holds. peak_bytes: the
+    most that were resident while it was read, beyond those before, None where the system does not say; scores_bytes: what all scores of
+    one layer would take at once, N x N of each head in float32, which tiles never hold."""
 
     tokens: int
     ttft_s: float
     resident_bytes: int
     kv_bytes: int
+    peak_bytes: int | None
+    scores_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +115,12 @@ def run(asked: FeelOptions, say: Say = lambda line: None) -> FeelReport:
 
 
 def _length(model: LoadedModel, tokens: int) -> LengthRow:
-    done = drive(make_core(model), model.text, OpenLoop("one", [Job("r", 0.0, Tokens(2).fresh(tokens), 1)]), sleep)
+    core, told, before = make_core(model), forget_peak(), own_rss()
+    done = drive(core, model.text, OpenLoop("one", [Job("r", 0.0, Tokens(2).fresh(tokens), 1)]), sleep)
+    peak = max(0, own_peak() - before) if told else None
     per_token = model.plan.kv_bytes / max(1, model.plan.blocks[0] * model.plan.block_size)
-    return LengthRow(tokens, done.lives[0].first_s, own_rss(), round(tokens * per_token))
+    heads = max(op.heads for op in model.program.graph.ops if isinstance(op, Attend))
+    return LengthRow(tokens, done.lives[0].first_s, own_rss(), round(tokens * per_token), peak, 4 * heads * tokens**2)
 
 
 def _people(model: LoadedModel, asked: FeelOptions, seqs: int) -> tuple[Waiting, ...]:
@@ -130,13 +139,15 @@ def render(report: FeelReport) -> str:
         f"{report.model}, {report.threads} threads; others had {report.others:.0%} of the processors\n",
         f"memory  before loading {_mb(report.before_bytes)}, after {_mb(report.loaded_bytes)}: {_mb(grown)} more, of it weights"
         f" {_mb(report.weights_bytes)}",
-        "", "prompt  TTFT s   resident     its KV",
+        "", "prompt  TTFT s   resident     its KV  most beyond   N x N scores",
     ]  # fmt: skip
     most = max(r.ttft_s for r in report.rows)
     for r in report.rows:
         bar = "#" * max(1, round(BAR * r.ttft_s / most))
-        lines.append(f"{r.tokens:6}  {r.ttft_s:6.3f}  {_mb(r.resident_bytes):>9}  {_mb(r.kv_bytes):>9}  {bar}")
-    lines.append(f"fit: {report.ttft_fit}\n")
+        most_mb = "-" if r.peak_bytes is None else _mb(r.peak_bytes)
+        memory = f"{_mb(r.resident_bytes):>9}  {_mb(r.kv_bytes):>9}  {most_mb:>11}  {_mb(r.scores_bytes):>13}"
+        lines.append(f"{r.tokens:6}  {r.ttft_s:6.3f}  {memory}  {bar}")
+    lines += [f"fit: {report.ttft_fit}", f"most beyond: {BEYOND}\n"]
     for title, people in (("one after the other", report.one_by_one), ("together", report.together)):
         lines += _queue(title, people, max(w.end_s for w in report.one_by_one))
         lines.append(f"         {report.tok_s(people):.1f} tok/s in all, {report.itl_s(people) * 1e3:.1f} ms between one's tokens\n")

@@ -10,6 +10,7 @@ from ridgeline.bench.record import command_line, machine_name, now
 from ridgeline.bench.report_schema import Bar, Gantt, Line, Plot, ReportDocument, Setup, Table
 
 FITTED, COUNTED = "fitted: to the measured points", "predicted: bytes a token of the pool"
+COUNTED_SCORES = "predicted: 4 heads N^2 bytes"
 
 
 def document(r: FeelReport, version: str) -> ReportDocument:
@@ -42,9 +43,13 @@ def _plots(r: FeelReport) -> tuple[Plot, ...]:
     fit = tuple((n, r.ttft_fit.at(n) * 1e3) for n, _ in first)
     resident = tuple((float(row.tokens), row.resident_bytes / 1e6) for row in r.rows)
     held = tuple((float(row.tokens), row.kv_bytes / 1e6) for row in r.rows)
+    peak = tuple((float(row.tokens), row.peak_bytes / 1e6) for row in r.rows if row.peak_bytes is not None)
+    scores = tuple((float(row.tokens), row.scores_bytes / 1e6) for row in r.rows)
+    beyond = (Line("most beyond what was there before", peak), Line("N x N scores of one layer, never held", scores, COUNTED_SCORES))
     return (
         Plot("Time to the first token", "tokens of the prompt", "ms", (Line("measured", first), Line("fit", fit, FITTED))),
         Plot("Memory by prompt", "tokens of the prompt", "MB", (Line("resident", resident), Line("KV it holds", held, COUNTED))),
+        *((Plot("What reading a prompt takes", "tokens of the prompt", "MB", beyond),) if peak else ()),
     )
 
 

@@ -134,6 +134,24 @@ def own_rss(proc: Path = Path("/proc")) -> int:
     return 0 if fields is None else int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def forget_peak(proc: Path = Path("/proc")) -> bool:
+    """Let `own_peak` begin anew (proc(5): clear_refs). False where the system does not."""
+    try:
+        (proc / "self" / "clear_refs").write_text("5", "ascii")
+    except OSError:
+        return False
+    return True
+
+
+def own_peak(proc: Path = Path("/proc")) -> int:
+    """The most bytes of this process that were resident since it began or `forget_peak`; 0 where the system does not say."""
+    try:
+        lines = (proc / "self" / "status").read_text("latin1").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)
+
+
 def _stat(folder: Path) -> list[str] | None:
     """Fields of /proc/PID/stat behind the name: state, parent, ..."""
     try:
