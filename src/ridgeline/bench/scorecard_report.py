@@ -14,8 +14,8 @@ from ridgeline.bench.report_schema import Cell, ReportDocument, Setup, Table
 from ridgeline.planner.scorecard import SHAPE, Quality, Score
 
 COLUMNS = {
-    "kv_bytes_per_token": "cache B/token", "sequence_bytes": "B/sequence", "users": "users", "tok_s": "tok/s",
-    "flop_per_byte": "FLOP/B of decode attention",
+    "kv_bytes_per_token": "cache B/token", "sequence_bytes": "MB/sequence", "users": "users", "tok_s": "tok/s",
+    "flop_per_byte": "FLOP/B of attention",
 }  # fmt: skip
 NOTES = (
     "Memory and speed are computed on one shape, so that nothing but the variant differs; the roofline at efficiency 1 is a bound.",
@@ -49,10 +49,11 @@ def page(made: ReportDocument) -> str:
 
 
 def _row(s: Score) -> tuple[Cell, ...]:
-    said = "; ".join(f"{q.metric} {q.value:g} (beside {q.beside})" for q in s.quality)
-    return (s.variant, *(getattr(s, name) for name in COLUMNS), said or "no figure is kept", s.note)
+    said = "; ".join(f"{q.metric} {q.value:g}" for q in s.quality)
+    cells = (round(s.kv_bytes_per_token), s.sequence_bytes / 1e6, s.users, s.tok_s, s.flop_per_byte)
+    return (s.variant, *cells, said or "no figure is kept", s.note)
 
 
 def _source(q: Quality) -> str:
     seen = "read in a copy of it" if q.checked == "seen" else "from memory: verify before use"
-    return f"{q.source} ({seen}): {q.metric} {q.value:g}, {q.setup} {q.link}".rstrip()
+    return f"{q.source} ({seen}): {q.metric} {q.value:g} beside {q.beside}; {q.setup} {q.link}".rstrip()

@@ -88,7 +88,8 @@ def _bytes_sources(f: ModelFacts, context: int, kv: KvFormat) -> dict[str, str]:
         return {"kv_bytes_per_token": "a state does not grow with the text", "sequence_bytes": state}
     (k,) = f.kept
     c = k.cache
-    values = f"{c.k_dim} values, stored once" if c.v_aliases_k else f"{c.kv_heads} heads x ({c.k_dim} + {c.v_dim})"
+    heads = f"{c.kv_heads} heads" if c.kv_heads > 1 else "1 head"
+    values = f"{c.k_dim} values, stored once" if c.v_aliases_k else f"{heads} x ({c.k_dim} + {c.v_dim})"
     each = f"{k.layers} layers x {values} in {kv.name} = {k.bytes_per_entry(kv):,} B a token"
     if c.window is None:
         return {"kv_bytes_per_token": each, "sequence_bytes": f"{each}, x {context:,} tokens"}
