@@ -80,11 +80,11 @@ UP = "layers.0.up"  # of shape [96, 64]
 # What is wrong: the tensor, its change, and what is said about it.
 WRONG: dict[str, tuple[str, Callable[[Tensor], Tensor], str]] = {
     "rows are no whole blocks": (UP, lambda t: damaged(t, encoding=Q4_K), "rows of 64 values, Q4_K needs multiples of 256"),
-    "bytes are missing": (UP, lambda t: damaged(t, data=t.data[:, :-4]), "is uint8 [96, 256]"),
-    "rows are missing": (UP, lambda t: damaged(t, data=t.data[:-1]), "has uint8 data of [95, 256]"),
-    "numbers are no bytes": (UP, lambda t: damaged(t, data=t.data.view(np.float32)), "has float32 data"),
+    "bytes are missing": (UP, lambda t: damaged(t, stored=t.data[:, :-4]), "is uint8 [96, 256]"),
+    "rows are missing": (UP, lambda t: damaged(t, stored=t.data[:-1]), "has uint8 data of [95, 256]"),
+    "numbers are no bytes": (UP, lambda t: damaged(t, stored=t.data.view(np.float32)), "has float32 data"),
     "fewer rows than the graph has": (UP, lambda t: damaged(t.take_rows(slice(0, 8))), "must be [96, 64]"),
-    "another width": (UP, lambda t: damaged(t, shape=(t.rows, 32), data=t.data[:, :128]), "must be [96, 64]"),
+    "another width": (UP, lambda t: damaged(t, shape=(t.rows, 32), stored=t.data[:, :128]), "must be [96, 64]"),
     "a format nobody has": (UP, lambda t: damaged(t, encoding=Encoding("Q3_X", 250, 32, 14)), "no kernel for Q3_X"),
     "a short norm": ("final_norm", lambda t: damaged(t.take_rows(slice(0, 8))), "must be [64]"),
     "a short embedding": ("embed", lambda t: damaged(t.take_rows(slice(0, 8))), f"must be [{VOCAB}, 64]"),

@@ -17,7 +17,12 @@ def test_rows_of_a_matrix() -> None:
     taken, cut = tensor.take_rows(ORDER), tensor.take_rows(slice(1, 3))
     np.testing.assert_array_equal(decode(taken), decode(tensor)[ORDER])
     assert (taken.shape, cut.shape, cut.nbytes) == ((3, 64), (2, 64), 136)
-    assert np.shares_memory(cut.data, tensor.data)
+    assert np.shares_memory(cut.data, tensor.data) and np.shares_memory(taken.stored, tensor.stored)  # copied when they are read
+    again = taken.take_rows(slice(1, 3))
+    assert (again.shape, again.rows, again.nbytes) == ((2, 64), 2, 136)
+    np.testing.assert_array_equal(decode(again), decode(tensor)[ORDER][1:])
+    np.testing.assert_array_equal(taken.bytes_of(1, 2), tensor.data[ORDER][1:2])
+    again.check()
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 32), (3, 1, 64), (3, 2, 5, 32)])

@@ -86,7 +86,7 @@ def test_row_48_ordinary_grouped_and_multi_query_heads(kv_heads: int) -> None:
     for name, t in tensors.items():
         if name.endswith((".k", ".v")):
             heads = np.repeat(t.data.reshape(kv_heads, dim, -1), 4 // kv_heads, axis=0)
-            written[name] = replace(t, shape=(4 * dim, t.columns), data=heads.reshape(4 * dim, -1))
+            written[name] = replace(t, shape=(4 * dim, t.columns), stored=heads.reshape(4 * dim, -1))
     native = cpu.load(graphs[0], tensors, LoadPlan((3,), 16, "bf16", 2))
     assert native.kv_bytes == kv_heads * 3 * 16 * len(made.layers) * 2 * dim * 2
     found = logits("cpu", graphs[0], tensors, TOKENS)

@@ -58,7 +58,7 @@ def test_a_sum_left_out_is_a_sum_that_adds_nothing(family: str) -> None:
         draft = without(graph, left)
         verify(draft)
         silent = {w for s in left for w in (s.replace("attn_sum", "o") if s.endswith("attn_sum") else s.replace("out", "down"),)}
-        zeroed = {n: replace(t, data=np.zeros_like(t.data)) if n in silent else t for n, t in tensors.items()}
+        zeroed = {n: replace(t, stored=np.zeros_like(t.data)) if n in silent else t for n, t in tensors.items()}
         want = run_whole(graph, zeroed, TOKENS, taps=["hidden"])
         got = run_whole(draft, tensors, TOKENS, taps=["hidden"])
         assert np.array_equal(got.logits(), want.logits()) and np.array_equal(got.tap("hidden"), want.tap("hidden")), left

@@ -114,7 +114,7 @@ def test_ar05_one_is_added_to_norms_exactly_once(family: str) -> None:
         for name in norms:
             assert decode_tensor(spec.tensors[name]) == pytest.approx(decode_tensor(tensors[name]), abs=1e-6), name
     half = hf(family, tensors)
-    halves = {n: replace(t, encoding=f16(t)[0], data=f16(t)[1]) if n.endswith("norm.weight") else t for n, t in half.tensors.items()}
+    halves = {n: replace(t, encoding=f16(t)[0], stored=f16(t)[1]) if n.endswith("norm.weight") else t for n, t in half.tensors.items()}
     spec = load_spec(replace(half, tensors=halves))
     assert spec.tensors["final_norm"].encoding.name == "F32"
     assert decode_tensor(spec.tensors["final_norm"]) == pytest.approx(decode_tensor(tensors["final_norm"]), abs=1e-3)
@@ -145,7 +145,7 @@ def fused_phi3(**keys: Any) -> tuple[Memory, dict[str, Any]]:
         for stored_name, members in (("self_attn.qkv_proj", "q k v"), ("mlp.gate_up_proj", "gate up")):
             rows = [ours[f"layers.{i}.{m}"] for m in members.split()]
             data = np.concatenate([t.data for t in rows])
-            tensors[f"model.layers.{i}.{stored_name}.weight"] = replace(rows[0], shape=(len(data), 64), data=data)
+            tensors[f"model.layers.{i}.{stored_name}.weight"] = replace(rows[0], shape=(len(data), 64), stored=data)
     memory = hf("llama", {}, model_type="phi3", tie_word_embeddings=False, partial_rotary_factor=0.75, **keys)
     return replace(memory, tensors=tensors), ours
 

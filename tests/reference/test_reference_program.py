@@ -207,7 +207,7 @@ def test_no_logits_wanted() -> None:
 
 def test_ar05_gemma_caps_logits_before_sampling() -> None:
     graph, tensors = tiny("gemma2")
-    big = {**tensors, "final_norm": replace(tensors["final_norm"], data=(tensors["final_norm"].data.view("<f4") * 1e4).view(np.uint8))}
+    big = {**tensors, "final_norm": replace(tensors["final_norm"], stored=(tensors["final_norm"].data.view("<f4") * 1e4).view(np.uint8))}
     logits = run_whole(graph, big, TOKENS).logits()
     assert np.isfinite(logits).all()
     assert np.abs(logits).max() == 30.0

@@ -56,7 +56,7 @@ def test_packed_weights_are_used_where_they_lie(family: str, encoding: str) -> N
     cpu = pytest.importorskip("ridgeline.backends.cpu", reason="the native backend is not built")
     graph, tensors = tiny(family, encoding=encoding)
     draft, tokens = without(graph, residual_sums(graph)[1:3]), np.arange(40, dtype=np.int32)
-    empty = {n: replace(t, data=np.zeros_like(t.data)) if len(t.shape) == 2 else t for n, t in tensors.items()}
+    empty = {n: replace(t, stored=np.zeros_like(t.data)) if len(t.shape) == 2 else t for n, t in tensors.items()}
 
     def plan(g: Graph) -> LoadPlan:
         return LoadPlan((4,) * len(cache_groups(g.caches)), threads=2)
@@ -86,7 +86,7 @@ def test_the_search_finds_what_is_not_missed() -> None:
     """Two halves that add nothing are left out, and with them the model says what it said: all guesses come true, and cost less."""
     graph, tensors = tiny("llama")
     for name in ("layers.1.o", "layers.0.down"):
-        tensors[name] = replace(tensors[name], data=np.zeros_like(tensors[name].data))
+        tensors[name] = replace(tensors[name], stored=np.zeros_like(tensors[name].data))
     left = found_for(graph, tensors)
     assert set(left.sums) >= {"layers.1.attn_sum", "layers.0.out"} and left.halves == 4
     assert left.agreement == 1.0 or len(left.sums) > 2

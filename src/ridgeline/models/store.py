@@ -107,7 +107,7 @@ def _take(tensor: Tensor, source: Source, ours: str, wanted: dict[str, Shape], h
         tensor = tensor.take_rows(half_split_order(wanted[ours][0], head_dim))
     if source.add_one:
         values = decode_tensor(tensor) + np.float32(1)
-        tensor = replace(tensor, encoding=F32, data=values.reshape(1, -1).view(np.uint8))
+        tensor = replace(tensor, encoding=F32, stored=values.reshape(1, -1).view(np.uint8))
     return replace(tensor, name=ours)
 
 

@@ -88,9 +88,10 @@ class Lowering:
             self.weights[stored] = self.native.share_weight(self.shared.native, self.shared.numbers[stored])
         if stored not in self.weights:
             tensor = self.tensor(stored)
-            data = tensor.data if tensor.data.ndim == 2 and tensor.data.strides[1] == 1 else np.ascontiguousarray(tensor.data)
+            data = tensor.data
+            data = data if data.ndim == 2 and data.strides[1] == 1 else np.ascontiguousarray(data)
             self.weights[stored] = self.native.add_weight(tensor.encoding.ggml_id, tensor.rows, tensor.columns, data)
-            drop_pages(data)
+            drop_pages(tensor.stored)
             self.packed += tensor.nbytes
             if self.progress is not None:
                 self.progress(self.packed, sum(t.nbytes for t in self.tensors.values()))
