@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tests.server.fake_engine import FakeEngine
 from tests.server.http_server import Running, running
 from tests.server.raw import connect, request, status, until_closed
 
+from ridgeline.server.app import ROUTES
+from ridgeline.server.body import Body, shown
 from ridgeline.server.bounds import Bounds
 
 HELLO = [{"role": "user", "content": "hi"}]
@@ -241,3 +244,43 @@ def test_known_fields_without_a_meaning_are_silent(server: Running) -> None:
     assert code == 200 and "x-ridgeline-warning" not in headers
     assert server.post(CHAT, {"messages": HELLO, "modalities": ["audio"]})[0] == 400
     assert server.post(CHAT, {"messages": HELLO, "functions": [{"name": "f"}]})[0] == 400
+
+
+# What is made under the interpreter's lock holds up the event loop and the engine, on whatever thread it runs (case SE-04).
+
+
+@pytest.mark.parametrize("schema", sorted({body for _, _, _, body in ROUTES if body is not None}, key=lambda body: body.__name__))
+def test_a_list_of_wrong_entries_is_one_fault(schema: type[Body]) -> None:
+    """Six megabytes of nulls once were three million faults: 16 seconds in which nothing else ran."""
+    for name in schema.model_fields:
+        with pytest.raises(ValidationError) as caught:
+            schema.model_validate({name: [object()] * 1000})
+        assert caught.value.error_count() < 12, name
+
+
+def test_the_first_wrong_entry_is_named(server: Running) -> None:
+    for prompt in ([None] * 50_000, ["a"] * 20_000 + [1], [[1], [2], ["x"]]):
+        code, _, got = server.post(TEXT, {"prompt": prompt})
+        assert code == 400 and got["error"]["param"] == "prompt" and len(got["error"]["message"]) < 250, got
+    code, _, got = server.post(CHAT, {"messages": [*HELLO, "hi"]})
+    assert code == 400 and got["error"]["param"] == "messages[1]", got
+    for bias in ({"5": "x"}, {"5": True}, {"5": None}, {"5": 10**400}, {"5": [1]}, {"5": 1e300}):
+        code, _, got = server.post(TEXT, {"prompt": "a", "logit_bias": bias})
+        assert code == 400 and got["error"]["param"] == "logit_bias", (bias, got)
+
+
+def test_lone_surrogates_are_mended_in_a_body_of_usual_size_only() -> None:
+    half = b"\\ud83d"
+    with running(FakeEngine()) as large:
+        assert large.post(TEXT, b'{"prompt": "a%s"}' % half)[0] == 200
+        code, _, got = large.post(TEXT, b'{"prompt": "a%s", "user": "%s"}' % (half, b"x" * (2 << 20)))
+        assert code == 400 and "is not valid JSON" in got["error"]["message"]
+
+
+def test_a_value_is_shown_by_its_beginning() -> None:
+    assert shown({"a": [1, "x"]}) == '{"a": [1, "x"]}' and shown("y" * 10**6) == '"' + "y" * 79 + "..."
+    assert shown([[None] * 10**6]).startswith("[[null, null") and len(shown([[None] * 10**6])) == 83
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    assert len(shown(nested)) <= 83

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import threading
+import time
 import unicodedata
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +22,7 @@ from tokenizers.models import BPE
 from ridgeline.errors import FileFormatError, UnsupportedError, UserError
 from ridgeline.text.from_folder import tokenizer_from_folder
 from ridgeline.text.from_gguf import tokenizer_from_gguf
+from ridgeline.text.matcher import _WINDOW, TokenMatcher
 from ridgeline.text.pretokenizers import RECIPES, build, recipe
 from ridgeline.text.spm import SpmEncoder
 from ridgeline.text.vocabulary import SPACE, Kind
@@ -546,6 +549,38 @@ def test_unknown_decoder_is_refused(tmp_path: Path) -> None:
     full.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UnsupportedError, match="WordPiece"):
         tokenizer_from_folder(tmp_path)
+
+
+@BOTH
+def test_a_long_text_gives_the_ids_of_its_words_and_lets_other_threads_run(tokenizer: Any) -> None:
+    """SE-04: the engine and the event loop live in the same process. A call that keeps the interpreter's lock would leave them no turn."""
+    turns, done = [0], threading.Event()
+
+    def other() -> None:
+        while not done.wait(0.0005):
+            turns[0] += 1
+
+    word, thread = " user the", threading.Thread(target=other)
+    one = plain(tokenizer, word * 2)[len(plain(tokenizer, word)) :]
+    thread.start()
+    try:
+        while turns[0] == 0:
+            time.sleep(0.001)
+        before = turns[0]
+        ids = plain(tokenizer, word * 100_000)
+        between = turns[0] - before
+    finally:
+        done.set()
+        thread.join()
+    assert ids[-len(one) :] == one and len(ids) == len(plain(tokenizer, word)) + 99_999 * len(one)
+    assert between > 5
+
+
+def test_added_tokens_are_found_across_the_windows_of_a_long_text() -> None:
+    matcher = TokenMatcher({"<tool>": 7, "~": 8})
+    for before in range(_WINDOW - 8, _WINDOW + 3):
+        text = "<" * before + "<tool>" + "~" + "x" * _WINDOW + "<tool>"
+        assert [(m.start, m.id) for m in matcher.find(text)] == [(before, 7), (before + 6, 8), (before + 7 + _WINDOW, 7)]
 
 
 def test_long_text_without_spaces_is_not_quadratic() -> None:

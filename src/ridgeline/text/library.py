@@ -14,6 +14,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, pre_tokenizers
 
 State = Any  # a piece of tokenizer.json
+_LONG_TEXT = 8192  # characters: some milliseconds of encoding
 
 
 def state(component: Any) -> State:
@@ -46,17 +47,25 @@ class LibraryEncoder:
 
     def whole(self, text: str) -> list[int]:
         """Ids of a text in which control tokens count."""
-        return list(self._full.encode(text, add_special_tokens=False).ids)
+        return _ids(self._full, text)
 
     def plain(self, text: str, first: bool = True) -> list[int]:
         """Ids of a text in which control tokens are ordinary characters. `first`: the text begins the sequence."""
-        return list(self._plain[not first].encode(text, add_special_tokens=False).ids)
+        return _ids(self._plain[not first], text)
 
     def bare(self, text: str, first: bool = True) -> list[int]:
         """Ids of a text in which every added token is ordinary characters."""
         if self._bare is None:
             self._bare = _views(self._full, frozenset(token.content for token in self._full.get_added_tokens_decoder().values()))
-        return list(self._bare[not first].encode(text, add_special_tokens=False).ids)
+        return _ids(self._bare[not first], text)
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The library keeps the interpreter's lock through `encode`, so that a long text would hold up every other thread: engine, event
+    loop. Its batch form lets go of the lock and gives the same ids."""
+    if len(text) < _LONG_TEXT:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+    return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def _views(full: Tokenizer, ignored: frozenset[str]) -> tuple[Tokenizer, Tokenizer]:

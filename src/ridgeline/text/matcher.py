@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+_WINDOW = 1 << 16  # characters searched at a stretch: the interpreter's lock is held until a search ends
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -62,17 +64,25 @@ class TokenMatcher:
                     return length, id
         return None
 
+    def _place(self, text: str, position: int) -> int | None:
+        """The next place where a token may begin; a prefix has at most two characters, so windows overlap by one."""
+        if self._start is None:
+            return None
+        for first in range(position, len(text), _WINDOW):
+            hit = self._start.search(text, first, first + _WINDOW + 1)
+            if hit is not None:
+                return hit.start()
+        return None
+
     def find(self, text: str) -> Iterator[Match]:
         """Every match, left to right, none overlapping."""
-        if self._start is None:
-            return
         position, floor, length = 0, 0, len(text)
-        while (hit := self._start.search(text, position)) is not None:
-            found = self._at(text, hit.start())
+        while (hit := self._place(text, position)) is not None:
+            found = self._at(text, hit)
             if found is None:
-                position = hit.start() + 1
+                position = hit + 1
                 continue
-            start, end, id = hit.start(), hit.start() + found[0], found[1]
+            start, end, id = hit, hit + found[0], found[1]
             if id in self._lstrip:
                 while start > floor and text[start - 1].isspace():
                     start -= 1

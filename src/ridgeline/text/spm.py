@@ -87,7 +87,8 @@ class SpmEncoder:
         if self._prefix == "always" or (self._prefix == "first" and first and not text.startswith(SPACE)):
             text = SPACE + text
         held = ""
-        for word in _WORDS.findall(text):
+        for found in _WORDS.finditer(text):  # not findall, which would keep the interpreter's lock through a long text
+            word = found[0]
             held = held + word if held else word
             if held[-1] not in self._glue:
                 ids.extend(self._word(held))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ridgeline.server.body import Items
 from ridgeline.server.schemas.sampling import SamplingFields
 
 
 class CompletionBody(SamplingFields):
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Items[str] | Items[int] | Items[Items[int]]
     suffix: str | None = None
     echo: bool | None = None
     logprobs: int | None = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ridgeline.server.body import Body
+from ridgeline.server.body import Body, Items
 
 
 class CountBody(Body):
     model: str | None = None
-    messages: list[dict[str, Any]]
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Items[dict[str, Any]]
+    system: str | Items[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
@@ -21,7 +21,7 @@ class CountBody(Body):
 class MessagesBody(CountBody):
     max_tokens: int
     stream: bool | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: Items[str] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -33,8 +33,8 @@ class MessagesBody(CountBody):
     container: Any = None
     context_management: dict[str, Any] | None = None
     inference_geo: str | None = None
-    mcp_servers: list[dict[str, Any]] | None = None
-    betas: list[str] | None = None
+    mcp_servers: Items[dict[str, Any]] | None = None
+    betas: Items[str] | None = None
     # Ours and vLLM's.
     seed: int | None = None
     min_p: float | None = None

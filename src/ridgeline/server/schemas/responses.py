@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ridgeline.server.body import Body
+from ridgeline.server.body import Body, Items
 
 
 class ResponsesBody(Body):
     model: str | None = None
-    input: str | list[dict[str, Any]]
+    input: str | Items[dict[str, Any]]
     instructions: str | None = None
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
@@ -18,12 +18,12 @@ class ResponsesBody(Body):
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
-    include: list[str] | None = None
+    include: Items[str] | None = None
     truncation: str | None = None
     store: bool | None = None
     previous_response_id: str | None = None
@@ -40,7 +40,7 @@ class ResponsesBody(Body):
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | Items[str] | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None

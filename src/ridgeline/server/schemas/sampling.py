@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sized
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from ridgeline.errors import UserError
-from ridgeline.server.body import Body
+from ridgeline.server.body import Body, Items, shown
 from ridgeline.server.bounds import Bounds
 from ridgeline.types import SamplingParams
 
@@ -16,6 +17,10 @@ _SAME = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "ignore_eos",
     "min_tokens", "skip_special_tokens", "include_stop_str_in_output",
 )  # fmt: skip
+
+
+# Numbers by id; what they are is checked once it is known that they are not too many.
+LogitBias = Annotated[dict[str, Any], Field(json_schema_extra={"additionalProperties": {"type": "number"}})]
 
 
 class SamplingFields(Body):
@@ -33,14 +38,14 @@ class SamplingFields(Body):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | Items[str] | None = None
+    stop_token_ids: Items[int] | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
-    logit_bias: dict[str, float] | None = None
-    bad_words: list[str] | None = None
-    allowed_token_ids: list[int] | None = None
+    logit_bias: LogitBias | None = None
+    bad_words: Items[str] | None = None
+    allowed_token_ids: Items[int] | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -59,7 +64,7 @@ class SamplingFields(Body):
     structured_outputs: dict[str, Any] | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Items[str] | None = None
     guided_grammar: str | None = None
 
     @property
@@ -117,15 +122,15 @@ def check_count(name: str, given: Sized | None, limit: int) -> None:
         raise UserError(f"{name} has {len(given)} entries, at most {limit}", field=name, value=len(given), limit=limit)
 
 
-def _bias(given: Mapping[str, float] | None, bounds: Bounds) -> tuple[tuple[int, float], ...]:
+def _bias(given: Mapping[str, Any] | None, bounds: Bounds) -> tuple[tuple[int, float], ...]:
     if not given:
         return ()
     check_count("logit_bias", given, bounds.bias)
     pairs = []
     for key, value in given.items():
-        if not (key.isascii() and key.isdigit() and len(key) <= 10) or not math.isfinite(value):
-            shown = key if len(key) <= 40 else key[:40] + "..."
-            text = f"logit_bias has {shown!r}: {value}, keys are token ids, values from -100 to 100"
-            raise UserError(text, field="logit_bias", value=shown)
-        pairs.append((int(key), value))
+        number = isinstance(value, int | float) and not isinstance(value, bool) and -100 <= value <= 100
+        if not (key.isascii() and key.isdigit() and len(key) <= 10 and number):
+            name, text = (shown(part, 40) for part in (key, value))
+            raise UserError(f"logit_bias has {name}: {text}, keys are token ids, values from -100 to 100", field="logit_bias", value=name)
+        pairs.append((int(key), float(value)))
     return tuple(pairs)

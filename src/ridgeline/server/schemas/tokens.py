@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ridgeline.server.body import Body
+from ridgeline.server.body import Body, Items
 
 
 class TokenizeBody(Body):
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Items[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -21,4 +21,4 @@ class TokenizeBody(Body):
 
 class DetokenizeBody(Body):
     model: str | None = None
-    tokens: list[int]
+    tokens: Items[int]
