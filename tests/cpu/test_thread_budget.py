@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.cli.tiny_gguf import tiny_gguf
 
+import ridgeline
 from ridgeline.backends.cpu.threads import default_threads
 
 
@@ -89,3 +96,44 @@ def test_unreadable_files_set_no_limit(tmp_path: Path, text: str) -> None:
 
 def test_this_machine() -> None:
     assert default_threads() >= 1
+
+
+# Other libraries' pools: numpy's BLAS would start a thread for each core of the host.
+POOLS = """
+import ctypes, json, os, sys
+from ridgeline.cli import main
+code = main(["run", sys.argv[1], "hi", "--max-tokens", "2", "--threads", "1", "-q"])
+paths = {line.split()[-1] for line in open("/proc/self/maps") if "openblas" in line}
+calls = [getattr(ctypes.CDLL(path), name, None) for path in paths
+         for name in ("scipy_openblas_get_num_threads64_", "openblas_get_num_threads64_", "openblas_get_num_threads")]
+print(json.dumps({"code": code, "blas": [call() for call in calls if call is not None], "threads": len(os.listdir("/proc/self/task"))}))
+"""
+
+
+@pytest.mark.parametrize(("given", "blas"), [(None, 1), ("2", 2)])
+def test_blas_has_no_threads_beside_ours_unless_the_user_says_so(tmp_path: Path, given: str | None, blas: int) -> None:
+    environment = {n: v for n, v in os.environ.items() if n != "OPENBLAS_NUM_THREADS"}
+    environment |= {} if given is None else {"OPENBLAS_NUM_THREADS": given}
+    model = tiny_gguf(tmp_path / "tiny.gguf")
+    done = subprocess.run([sys.executable, "-c", POOLS, str(model)], env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["code"] == 0
+    if not found["blas"]:
+        pytest.skip("this numpy has no OpenBLAS")
+    assert found["blas"] == [min(blas, len(os.sched_getaffinity(0)))]
+    assert found["threads"] <= 1 + found["blas"][0]  # one engine thread is the main one
+
+
+# What runs in every step. The planner's products there are of some hundred numbers, which BLAS keeps on the calling thread.
+STEP_ROOMS = ("engine", "scheduler", "kv", "sampling", "backends/cpu", "text", "server")
+AT_START = ("engine/self_draft.py", "backends/cpu/selftest.py")
+PRODUCTS = {"dot", "matmul", "einsum", "tensordot", "inner", "vdot", "linalg"}
+
+
+def test_steps_never_call_blas() -> None:
+    """The native kernels do all arithmetic of a model: workers x BLAS threads never multiply."""
+    root = Path(ridgeline.__file__).parent
+    for path in (p for room in STEP_ROOMS for p in sorted((root / room).rglob("*.py")) if str(p.relative_to(root)) not in AT_START):
+        for node in ast.walk(ast.parse(path.read_text())):
+            product = isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.MatMult)
+            assert not product and not (isinstance(node, ast.Attribute) and node.attr in PRODUCTS), f"{path}:{getattr(node, 'lineno', 0)}"

@@ -13,6 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Pools that libraries would start beside the engine's own threads, which take the whole budget. Read when a library is loaded.
+_POOLS = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Every failure is one plain line on stderr; RIDGELINE_DEBUG=1 adds the traceback."""
@@ -21,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ridgeline.cli.start import starting
 
         with starting():
+            _one_pool()
             from ridgeline.cli.app import app
 
         code = app(args=given, prog_name="ridgeline", standalone_mode=False)
@@ -34,6 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_.code if isinstance(exit_.code, int) else 1
     except Exception as error:
         return _report(error, as_json="--json" in given)
+
+
+def _one_pool() -> None:
+    """What the user has set stays; a process that has numpy already is somebody else's, and its children are not ours to limit."""
+    if "numpy" not in sys.modules:
+        for name, value in _POOLS.items():
+            os.environ.setdefault(name, value)
 
 
 def _report(error: Exception, *, as_json: bool) -> int:
