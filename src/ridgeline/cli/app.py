@@ -88,10 +88,9 @@ def run(
       ridgeline run smollm2 "Tell a story." --temperature 0.8 --top-p 0.95 --seed 7
       ridgeline run smollm2 "Say yes." --json | jq .text
     """
-    with starting():
-        from ridgeline.cli.run import answer
-        from ridgeline.types import SamplingParams
+    from ridgeline.types import SamplingParams
 
+    # What is typed wrong is told before the engine is imported.
     params = SamplingParams(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,
         stop=tuple(stop or ()), ignore_eos=ignore_eos,
@@ -100,6 +99,9 @@ def run(
         model, max_model_len=max_model_len, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend=backend, isa=isa,
         speculative_config=speculative_config, kv_cache_dtype_v=kv_cache_dtype_v,
     )  # fmt: skip
+    with starting():
+        from ridgeline.cli.run import answer
+
     code = answer(options, prompt, params, system=system, raw=raw, as_json=json, quiet=quiet, trace=trace)
     raise typer.Exit(code)
 
@@ -133,9 +135,7 @@ def chat(
       ridgeline chat smollm2 --system "You answer in one sentence." --temperature 0
       ridgeline chat smollm2 --show-spec --temperature 0        see which words were guessed ahead
     """
-    with starting():
-        from ridgeline.cli.chat import converse
-        from ridgeline.types import SamplingParams
+    from ridgeline.types import SamplingParams
 
     params = SamplingParams(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, stop=tuple(stop or ())
@@ -144,6 +144,9 @@ def chat(
         model, max_model_len=max_model_len, threads=threads, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend=backend, isa=isa,
         speculative_config=speculative_config or ('{"method": "ngram"}' if show_spec else None), kv_cache_dtype_v=kv_cache_dtype_v,
     )  # fmt: skip
+    with starting():
+        from ridgeline.cli.chat import converse
+
     raise typer.Exit(converse(options, params, system=system, show_spec=show_spec))
 
 
@@ -171,12 +174,12 @@ def inspect(
       ridgeline inspect smollm2 --ops --batch 8 --past 1k    eight sequences that decode
       ridgeline inspect ./model.gguf --kernels --json
     """
-    with starting():
-        from ridgeline.cli.inspect import Asked, show
-
     options = args.load_options(
         model, max_model_len=max_model_len, threads=None, kv_cache_dtype=kv_cache_dtype, block_size=block_size, backend="cpu", isa=isa
     )
+    with starting():
+        from ridgeline.cli.inspect import Asked, show
+
     show(options, Asked(ops, new, past, batch, kernels, tensors), as_json=json)
 
 
