@@ -53,3 +53,34 @@ def test_the_plan_says_what_it_does_not_know(tmp_path: Path, capsys: pytest.Capt
     assert main(["plan", str(with_unknown_type(tmp_path / "b.gguf")), "--device", "H100 SXM", "--context", "64"]) == 0
     out = capsys.readouterr().out
     assert "warning: partly understood" in out and "fits" in out and "by the bytes they take in the file" in out
+
+
+def with_type(path: Path, kind: int, shape: tuple[int, ...] | None = None) -> Path:
+    changed = [TensorSpec(t.name, shape or t.shape, kind, bytes(4096)) if t.name == DOWN else t for t in tensors()]
+    write_gguf(path, metadata(), changed)
+    return path
+
+
+@pytest.mark.parametrize("kind", [4, 36, 250])
+def test_every_command_names_a_type_that_nobody_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: int) -> None:
+    """LD-05 beside PL-03: a plan says it in a warning and counts what can be counted; what would read the weights refuses in one line."""
+    path = str(with_type(tmp_path / "m.gguf", kind))
+    assert main(["plan", path, "--device", "H100 SXM", "--context", "64"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "warning: partly understood" in line]
+    assert len(told) == 1 and f"{DOWN}' has type {kind} (" in told[0] and "supported are" in told[0]
+    assert main(["simulate", path, "--device", "H100 SXM", "--requests", "4"]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(told) == 1 and f"{DOWN}' has type {kind} (" in told[0]
+    for command in (["inspect", path], ["run", path, "hi"], ["bench", "micro", path], ["bench", "engine", path], ["calibrate", path]):
+        assert main(command) == 2
+        told = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("warning: the machine was busy")]
+        assert len(told) == 1 and told[0].startswith("error: ") and f"{DOWN}' has type {kind} (" in told[0], (command, told)
+
+
+def test_rows_that_are_no_whole_blocks_are_refused_by_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """LD-05: Q4_K with rows of 100 values."""
+    path = str(with_type(tmp_path / "m.gguf", 12, (32, 100)))
+    for command in (["plan", path, "--device", "H100 SXM"], ["inspect", path], ["run", path, "hi"], ["bench", "micro", path]):
+        assert main(command) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1 and "has rows of 100 values, Q4_K needs multiples of 256" in err, (command, err)

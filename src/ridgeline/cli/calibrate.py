@@ -7,7 +7,7 @@ from dataclasses import asdict
 from ridgeline.bench.calibrate import FORMATS, MOST_SECONDS, calibrate
 from ridgeline.cli.output import note, print_json, table
 from ridgeline.cli.plan import model_facts
-from ridgeline.errors import within
+from ridgeline.errors import UnsupportedError, within
 from ridgeline.planner.calibration import linear_formats
 from ridgeline.planner.question import MAX_THREADS
 
@@ -20,6 +20,9 @@ def run(model: str | None, threads: int | None, seconds: float, *, as_json: bool
     wanted: tuple[str, ...] = ()
     if model is not None:
         facts = model_facts(model)
+        if facts.partial:
+            remedy = "calibrate without a model measures every format that has kernels"
+            raise UnsupportedError(facts.partial, field="MODEL", value=model, remedy=remedy)
         wanted = linear_formats(facts.graph, facts.formats) if facts.graph is not None and facts.formats else ()
     found = calibrate(threads, wanted or FORMATS, seconds, note)
     if as_json:

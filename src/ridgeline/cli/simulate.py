@@ -69,6 +69,8 @@ def run(plan: Question, args: SimulateArgs, *, as_json: bool) -> None:
     check(plan)
     _check(args)
     setup = setup_of(plan)
+    if setup.facts.partial:
+        note(f"warning: {setup.facts.partial}")
     args = replace(args, max_num_batched_tokens=args.max_num_batched_tokens or setup.chunk)
     promise = Slo(plan.ttft, plan.itl)
     each = plan.price if plan.price is not None else setup.device.usd_low
