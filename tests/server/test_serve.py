@@ -144,9 +144,13 @@ def test_options_of_vllm_that_mean_nothing_here_are_named() -> None:
         "--tensor-parallel-size",
         "1",
         "--no-enable-chunked-prefill",
+        "--no-mmap",
+        "--numa",
+        "distribute",
     ]
     notes = sort_out(extra, [])
-    assert [n.split()[0] for n in notes] == ["--gpu-memory-utilization", "--dtype", "--enforce-eager", "--enable-chunked-prefill"]
+    named = ["--gpu-memory-utilization", "--dtype", "--enforce-eager", "--enable-chunked-prefill", "--mmap", "--numa"]
+    assert [n.split()[0] for n in notes] == named
     with pytest.raises(UserError, match="did you mean --max-num-seqs"):
         sort_out(["--max-num-seq", "5"], ["max_num_seqs"])
 
@@ -155,12 +159,14 @@ def test_a_config_file_is_below_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
     file.write_text(
         "model: a.gguf\nport: 9000\nmax-model-len: 8k\nkv_cache_memory: 2GiB\nserved-model-name: [x, y]\nenable_prefix_caching: false\n"
+        "mlock: true\n"
     )
     defaults = {"model": None, "port": 8000, "max_model_len": None, "served_model_name": None, "enable_prefix_caching": True}
     options = serve_options({**defaults, "port": 7000}, str(file), {"port"})
     assert options == ServeOptions(
-        "a.gguf", port=7000, max_model_len=8000, kv_cache_memory_bytes=2 << 30, served_model_name=("x", "y"), enable_prefix_caching=False
-    )
+        "a.gguf", port=7000, max_model_len=8000, kv_cache_memory_bytes=2 << 30, served_model_name=("x", "y"), enable_prefix_caching=False,
+        mlock=True,
+    )  # fmt: skip
     assert serve_options({"model": "b.gguf"}, str(file), {"model"}).model == "b.gguf"
     for text, word in (("- 1\n", "mapping"), ("a: [\n", "config"), ("prot: 1\n", "prot"), ("port: [1]\n", "port"), ("quiet: 5\n", "bool")):
         file.write_text(text)

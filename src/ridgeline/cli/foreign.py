@@ -35,6 +35,8 @@ _PASSED_OVER = {
     "max-logprobs": "20 alternatives per token are the limit",
     "stream-interval": "each token is sent as it comes",
     "num-gpu-blocks-override": "use --kv-cache-memory-bytes",
+    "mmap": "weights are packed from the mapped file into memory of their own",
+    "numa": "start the server under numactl",
 }
 # These would change what is served.
 _REFUSED = {
@@ -58,7 +60,7 @@ _FLAGS = frozenset(
     {
         "enable-chunked-prefill", "enforce-eager", "disable-log-requests", "disable-log-stats", "disable-frontend-multiprocessing",
         "trust-remote-code", "async-scheduling", "disable-uvicorn-access-log", "enable-prompt-tokens-details", "enable-lora",
-        "enable-log-requests", "enable-expert-parallel",
+        "enable-log-requests", "enable-expert-parallel", "mmap",
     }
 )  # fmt: skip
 

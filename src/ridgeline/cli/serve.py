@@ -42,6 +42,11 @@ def run(given: Mapping[str, Any], config: str | None, typed: set[str], extra: li
         import ridgeline.server.app  # noqa: F401  (half a second, beside the loading)
 
         model = loading.result()
+    if options.mlock:
+        from ridgeline.engine.pinned import lock_memory
+
+        refused = lock_memory()
+        note("note: memory is locked" if refused is None else f"warning: memory is not locked: {refused}")
     try:
         return asyncio.run(_serve(options, model, sock, template, keys))
     finally:

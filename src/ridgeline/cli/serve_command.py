@@ -53,6 +53,7 @@ def serve(
     itl_target: Annotated[float | None, typer.Option(metavar="S", help=_ITL_HELP)] = None,
     max_num_queued_reqs: Annotated[int, typer.Option(parser=args.count("--max-num-queued-reqs"), metavar="N", help=_QUEUE_HELP)] = 1024,
     threads: args.Threads = None,
+    mlock: Annotated[bool, typer.Option("--mlock", help="Keep weights and KV cache out of swap; a warning where that is refused.")] = False,
     api_key: Annotated[list[str] | None, typer.Option(metavar="KEY", help=_KEY_HELP, envvar="RIDGELINE_API_KEY")] = None,
     api_key_file: Annotated[str | None, typer.Option(metavar="FILE", help=_KEY_FILE_HELP)] = None,
     allowed_origin: Annotated[list[str] | None, typer.Option("--allowed-origin", metavar="ORIGIN", help=_ORIGIN_HELP)] = None,

@@ -17,7 +17,8 @@ _LISTS = frozenset({"served_model_name", "api_key", "allowed_origin", "allowed_h
 _FLOATS = frozenset({"itl_target", "drain_timeout"})
 _BOOLS = frozenset(
     {
-        "enable_prefix_caching", "enable_auto_tool_choice", "trust_request_chat_template", "enable_cache_endpoint", "log_prompts", "quiet",
+        "enable_prefix_caching", "enable_auto_tool_choice", "trust_request_chat_template", "enable_cache_endpoint", "log_prompts", "mlock",
+        "quiet",
     }
 )  # fmt: skip
 _ALIASES = {"kv_cache_memory": "kv_cache_memory_bytes", "model_tag": "model"}
@@ -45,6 +46,7 @@ class ServeOptions:
     itl_target: float | None = None
     max_num_queued_reqs: int = 1024
     threads: int | None = None
+    mlock: bool = False
     api_key: tuple[str, ...] = ()
     api_key_file: str | None = None
     allowed_origin: tuple[str, ...] = ()
