@@ -11,9 +11,10 @@ import pytest
 from tests.cli.tiny_gguf import tiny_gguf
 
 from ridgeline.bench.accuracy import Divergence, compare
-from ridgeline.bench.quality import Asked, Gate, QualityOptions, TextResult, judge, shipped_texts
+from ridgeline.bench.quality import Asked, Gate, QualityOptions, QualityReport, TextResult, judge, shipped_texts
 from ridgeline.bench.quality_needle import DEPTHS, Found, needles, search
 from ridgeline.bench.quality_rtn import Rtn, parse, round_to_nearest
+from ridgeline.bench.quality_show import render
 from ridgeline.bench.quality_tasks import CHUNK, Answers, Asker, Item, Task, lookup_task, shipped_tasks
 from ridgeline.bench.runner import Array, Ids
 from ridgeline.cli import main
@@ -157,6 +158,13 @@ def test_lost_answers_and_needles_are_gated() -> None:
     assert {c.measure: c.value for c in checks if not c.passed} == {"right answers lost": 0.1, "needles lost": 0.2}
     assert all(c.passed for c in judge(Gate(tasks=None, needles=None), [result()], [told(9, 9), told(0, 0)]))
     assert judge(Gate(kl=None, kl_p999=None, top1=None, ppl=None), [result()], []) == []
+
+
+def test_columns_stay_apart_when_a_model_is_broken() -> None:
+    """A perplexity of millions is a number of times its base, not a percentage of eight digits."""
+    report = QualityReport("b", ("c",), 512, (result(), result(ppl=1_902_947.471)), (), ())
+    rows = [line.split() for line in render(report).splitlines() if line.startswith("t ")]
+    assert rows[0][2:5] == ["10.100", "10.000", "+1.00%"] and rows[1][2:6] == ["1,902,947", "10.000", "x", "190,295"]
 
 
 def run_cli(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, dict[str, Any]]:

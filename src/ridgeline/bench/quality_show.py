@@ -21,12 +21,12 @@ DEFINITIONS = {
 def render(report: QualityReport) -> str:
     """Tables and the verdict."""
     lines = [f"base: {report.base}", ""]
-    header = f"{'text':<8}{'candidate':<34}{'ppl':>9}{'base':>9}{'rise':>8}{'KL mean':>10}{'KL 99.9%':>10}{'KL max':>9}{'top-1':>8}"
+    header = f"{'text':<8}{'candidate':<34}{'ppl':>12}{'base':>9}{'rise':>12}{'KL mean':>10}{'KL 99.9%':>10}{'KL max':>9}{'top-1':>8}"
     lines.append(header)
     for t in report.texts:
         for d in t.candidates:
             lines.append(
-                f"{t.text:<8}{d.name:<34}{d.ppl:>9.3f}{t.base_ppl:>9.3f}{t.rise(d):>+8.2%}{d.kl_mean:>10.5f}{d.kl_p999:>10.4f}"
+                f"{t.text:<8}{d.name:<34}{_ppl(d.ppl):>12}{t.base_ppl:>9.3f}{_rise(t.rise(d)):>12}{d.kl_mean:>10.5f}{d.kl_p999:>10.4f}"
                 f"{d.kl_max:>9.4f}{d.top1:>8.2%}"
             )
     if report.asked:
@@ -38,6 +38,15 @@ def render(report: QualityReport) -> str:
         f"{'passed' if report.passed else 'not passed'}: {sum(c.passed for c in report.checks)} of {len(report.checks)} limits kept"
     )
     return "\n".join(lines)
+
+
+def _ppl(value: float) -> str:
+    return f"{value:.3f}" if value < 10_000 else f"{value:,.0f}"
+
+
+def _rise(share: float) -> str:
+    """A percentage while that says something; beyond ten times the base, how many times."""
+    return f"{share:+.2%}" if share < 9 else f"x {1 + share:,.0f}"
 
 
 def _questions(asked: Sequence[Asked]) -> list[str]:

@@ -70,10 +70,10 @@ def render(r: PairsReport) -> str:
     how = f"{first.threads} threads, {first.isa}, answers of up to {first.gen} tokens at temperature {first.temperature:g}"
     lines = [f"target {first.model}; {how}"]
     for title, measure in MEASURES.items():
-        lines += ["", f"{title}", f"  {'draft':<{width}}  guesses" + "".join(f"{d:>12}" for d in domains)]
+        lines += ["", f"{title}", f"  {'draft':<{width}}    guesses" + "".join(f"{d:>12}" for d in domains)]
         for name, guesses, values in _cells(r, measure):
             said = (_shown(title, v) for v in values)
-            lines.append(f"  {name:<{width}}  {guesses:>7}" + "".join(f"{s:>12}" for s in said))
+            lines.append(f"  {name:<{width}}  {guesses:>9}" + "".join(f"{s:>12}" for s in said))
     counted = [(name, text, row) for name, pair in zip(r.names, r.pairs, strict=True) for text in pair.texts
                for row in pair.rows if row.domain == text.domain and not row.drafts and row.answers < text.answers]  # fmt: skip
     few = dict.fromkeys(f"{text.domain}: {row.answers} of {text.answers} answers quote their prompt and count" for _, text, row in counted)
