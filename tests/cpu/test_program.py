@@ -15,6 +15,7 @@ import pytest
 from tests.cpu.rowwise import matrix
 from tests.models.tiny import VOCAB, tiny
 
+import ridgeline.backends.cpu.lower as lowering
 from ridgeline.backends import cpu
 from ridgeline.backends.base import LoadPlan
 from ridgeline.backends.cpu import _native
@@ -221,6 +222,30 @@ def test_progress_reaches_the_end() -> None:
     cpu.load(graph, tensors, LoadPlan((8, 8)), progress=lambda done, all_: seen.append((done, all_)))
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
     assert seen[-1][0] == sum(t.nbytes for t in tensors.values() if len(t.shape) == 2) <= seen[-1][1]
+
+
+@pytest.mark.parametrize("encoding", ["F32", "BF16", "Q4_0", "Q4_1", "Q8_0"])
+def test_a_matrix_packed_in_slices_is_the_same(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, tensors = tiny("gemma2", encoding=encoding)
+    whole = cpu.load(graph, tensors, LoadPlan((8, 8)))
+    monkeypatch.setattr(lowering, "SLICE_BYTES", 1)
+    seen: list[int] = []
+    sliced = cpu.load(graph, tensors, LoadPlan((8, 8)), progress=lambda done, all_: seen.append(done))
+    assert len(seen) > len(sliced.packed.numbers)
+    assert sliced.native.weights_checksum() == whole.native.weights_checksum()
+
+
+def test_rows_that_are_no_tiles_or_not_there_are_not_packed() -> None:
+    native = program().native
+    number = native.add_weight(0, 20, 4)
+    rows = np.zeros((20, 16), np.uint8)
+    native.pack_weight(number, 0, rows)
+    native.pack_weight(number, 16, rows[16:])
+    for first, count in ((4, 8), (0, 12), (16, 8), (24, 1), (-8, 8)):
+        with pytest.raises(ValueError, match="whole tiles"):
+            native.pack_weight(number, first, rows[:count])
+    with pytest.raises(IndexError):
+        native.pack_weight(10**6, 0, rows)
 
 
 def test_an_idle_program_uses_no_cpu() -> None:

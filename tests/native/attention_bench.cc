@@ -52,7 +52,8 @@ struct Bench {
       std::normal_distribution<float> normal(0.0f, 1.0f);
       std::vector<float> x(static_cast<size_t>(kVocab * width));
       for (float& v : x) v = normal(rng);
-      const int weight = program->add_weight(Encoding::kF32, kVocab, width, reinterpret_cast<const uint8_t*>(x.data()), width * 4);
+      const int weight = program->add_weight(Encoding::kF32, kVocab, width);
+      program->pack_weight(weight, 0, kVocab, reinterpret_cast<const uint8_t*>(x.data()), width * 4);
       const int buffer = program->add_buffer(width, false);
       program->add_embed(buffer, weight, 1.0f);
       return buffer;

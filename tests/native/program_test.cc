@@ -27,7 +27,9 @@ std::vector<float> random_floats(std::mt19937& rng, int64_t n, float size) {
 
 int add_matrix(Program& p, std::mt19937& rng, int64_t rows, int64_t columns) {
   const std::vector<float> w = random_floats(rng, rows * columns, 1.0f / std::sqrt(static_cast<float>(columns)));
-  return p.add_weight(Encoding::kF32, rows, columns, reinterpret_cast<const uint8_t*>(w.data()), columns * 4);
+  const int weight = p.add_weight(Encoding::kF32, rows, columns);
+  p.pack_weight(weight, 0, rows, reinterpret_cast<const uint8_t*>(w.data()), columns * 4);
+  return weight;
 }
 
 struct Model {

@@ -43,6 +43,8 @@ from ridgeline.quant.decode import decode_tensor
 
 ACTIVATIONS: Mapping[ActivationKind, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3}
 Progress = Callable[[int, int], None]
+# A slice of a matrix that is packed at once, in whole rounds of the native side's rows.
+SLICE_BYTES, SLICE_ROWS = 16 << 20, 64
 
 
 @dataclass(frozen=True)
@@ -87,15 +89,22 @@ class Lowering:
                 raise InternalError(f"{stored} was packed as {packed}, here it is {list(mine.shape)} in {mine.encoding.name}")
             self.weights[stored] = self.native.share_weight(self.shared.native, self.shared.numbers[stored])
         if stored not in self.weights:
-            tensor = self.tensor(stored)
-            data = tensor.data
-            data = data if data.ndim == 2 and data.strides[1] == 1 else np.ascontiguousarray(data)
-            self.weights[stored] = self.native.add_weight(tensor.encoding.ggml_id, tensor.rows, tensor.columns, data)
-            drop_pages(tensor.stored)
-            self.packed += tensor.nbytes
+            self.weights[stored] = self._pack(self.tensor(stored))
+        return self.weights[stored]
+
+    def _pack(self, tensor: Tensor) -> int:
+        """In slices, so that of a large matrix memory holds the packed form and one slice of the file, not both whole."""
+        number = self.native.add_weight(tensor.encoding.ggml_id, tensor.rows, tensor.columns)
+        step = max(1, SLICE_BYTES * tensor.rows // max(1, tensor.nbytes) // SLICE_ROWS) * SLICE_ROWS
+        for first in range(0, tensor.rows, step):
+            data = tensor.bytes_of(first, min(first + step, tensor.rows))
+            self.native.pack_weight(number, first, data if data.strides[1] == 1 else np.ascontiguousarray(data))
+            drop_pages(data)
+            self.packed += data.nbytes
             if self.progress is not None:
                 self.progress(self.packed, sum(t.nbytes for t in self.tensors.values()))
-        return self.weights[stored]
+        drop_pages(tensor.stored)
+        return number
 
     def vector(self, name: str | None) -> int:
         """A norm or bias as float32; -1 for none."""

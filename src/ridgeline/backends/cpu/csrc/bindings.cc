@@ -23,14 +23,14 @@ using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cp
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-int add_weight(Program& p, int encoding, int64_t rows, int64_t columns, Bytes data) {
-  if (static_cast<int64_t>(data.shape(0)) != rows || (data.shape(1) > 1 && data.stride(1) != 1)) {
+void pack_weight(Program& p, int weight, int64_t first, Bytes data) {
+  if (data.shape(1) > 1 && data.stride(1) != 1)
     throw std::invalid_argument("a weight's bytes must be [rows, row_bytes] with contiguous rows");
-  }
+  const int64_t count = static_cast<int64_t>(data.shape(0));
   const uint8_t* bytes = data.data();
   const int64_t stride = data.stride(0);
   nb::gil_scoped_release release;
-  return p.add_weight(static_cast<Encoding>(encoding), rows, columns, bytes, stride);
+  p.pack_weight(weight, first, count, bytes, stride);
 }
 
 // Python's Step as a StepView; `keep` owns the arrays that the view borrows.
@@ -194,7 +194,9 @@ void bind_program(nb::module_& m) {
             new (self) Program(options);
           },
           "isa"_a, "threads"_a, "block_size"_a, "k_dtype"_a, "v_dtype"_a, "faults"_a)
-      .def("add_weight", &add_weight)
+      .def("add_weight", [](Program& p, int encoding, int64_t rows,
+                            int64_t columns) { return p.add_weight(static_cast<Encoding>(encoding), rows, columns); })
+      .def("pack_weight", &pack_weight)
       .def("share_weight", &Program::share_weight)
       .def("add_vector", [](Program& p, Floats v) { return p.add_vector(std::vector<float>(v.data(), v.data() + v.shape(0))); })
       .def("add_rope_table", &Program::add_rope_table)

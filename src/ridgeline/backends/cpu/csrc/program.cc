@@ -29,15 +29,24 @@ Program::Program(const ProgramOptions& options) {
 
 Program::~Program() = default;
 
-int Program::add_weight(Encoding encoding, int64_t rows, int64_t columns, const uint8_t* data, int64_t row_bytes) {
+int Program::add_weight(Encoding encoding, int64_t rows, int64_t columns) {
   const auto memory = std::make_shared<HugeBuffer>(static_cast<size_t>(packed_bytes(encoding, rows, columns)));
-  uint8_t* packed = memory->data();
-  impl_->pool.parallel((rows + kPackRows - 1) / kPackRows, [&](int64_t chunk, int) {
-    const int64_t first = chunk * kPackRows, last = std::min(first + kPackRows, rows);
-    pack_rows(encoding, data, row_bytes, rows, columns, first, last, packed);
-  });
-  impl_->weights.push_back({{encoding, rows, columns, packed}, memory, &linear_kernels(impl_->options.isa, encoding)});
+  impl_->weights.push_back({{encoding, rows, columns, memory->data()}, memory, &linear_kernels(impl_->options.isa, encoding)});
   return static_cast<int>(impl_->weights.size()) - 1;
+}
+
+void Program::pack_weight(int weight, int64_t first, int64_t count, const uint8_t* data, int64_t row_bytes) {
+  const Weight& w = impl_->weights.at(static_cast<size_t>(weight));
+  const int64_t rows = w.matrix.rows, last = first + count;
+  if (first < 0 || count < 0 || last > rows || first % kRowTile != 0 || (last % kRowTile != 0 && last != rows)) {
+    throw std::invalid_argument("rows of a weight are packed in whole tiles");
+  }
+  // pack_rows counts from the matrix's first row, which need not be in memory.
+  const auto* src = reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(data) - static_cast<uintptr_t>(first * row_bytes));
+  impl_->pool.parallel((count + kPackRows - 1) / kPackRows, [&](int64_t chunk, int) {
+    const int64_t from = first + chunk * kPackRows, to = std::min(from + kPackRows, last);
+    pack_rows(w.matrix.encoding, src, row_bytes, rows, w.matrix.columns, from, to, w.memory->data());
+  });
 }
 
 int Program::share_weight(const Program& owner, int weight) {

@@ -64,7 +64,9 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   // --- building; all return the number of what was added ---
-  int add_weight(Encoding encoding, int64_t rows, int64_t columns, const uint8_t* data, int64_t row_bytes);
+  int add_weight(Encoding encoding, int64_t rows, int64_t columns);  // zero until its rows are packed
+  // Rows [first, first + count) from file layout; both are multiples of kRowTile, or reach the end.
+  void pack_weight(int weight, int64_t first, int64_t count, const uint8_t* data, int64_t row_bytes);
   int share_weight(const Program& owner, int weight);  // the same packed bytes, whichever program goes first
   int add_vector(std::vector<float> values);
   int add_rope_table(std::vector<double> inv_freq, double scale);
