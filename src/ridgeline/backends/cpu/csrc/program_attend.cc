@@ -2,6 +2,7 @@
 // choices changes a bit: every row gets each segment's state alone and merges them from left to right.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "program_impl.h"
 
@@ -103,49 +104,74 @@ struct Planner {
     return (t.count * group() + 1) * keys * (shape.k_dim + shape.v_dim);
   }
 
+  // The worker that has most likely made a tile's queries and reads its output.
+  int owner(const TileRef& tile) const {
+    int i = 0;
+    while (plan.tokens[tile.entry] >= ThreadPool::begin_of(step.rows, i + 1, workers)) ++i;
+    return i;
+  }
+
   // A tile that is much longer than a fair share is cut over its segments.
   void assign(AttendPhase& phase) {
     int64_t total = 0, partial_rows = 0;
-    for (const TileRef& t : phase.tiles) total += work(t, t.begin, t.end) * shape.kv_heads;
-    const int64_t fair = std::max(kLeastWork, total / (workers * kTasksPerWorker));
-    for (size_t i = phase.tiles.size(); i-- > 0;) {  // the longest walks are the last ones of a prompt
-      TileRef& tile = phase.tiles[i];
-      const int64_t segments = tile.end - tile.begin, states = segments * tile.count * group() * shape.kv_heads;
-      const int64_t all = work(tile, tile.begin, tile.end);
-      int64_t size = std::max<int64_t>(1, segments);
-      if (workers > 1 && segments > 1 && states <= kSplitStates && all > fair) {
-        size = std::max<int64_t>(1, segments * fair / all);
-        tile.parts = divide_up(segments, size);
-        tile.partial = std::exchange(partial_rows, partial_rows + states);
-        tile.counter = static_cast<int64_t>(plan.parts.size());
-        plan.parts.insert(plan.parts.end(), static_cast<size_t>(shape.kv_heads), static_cast<int32_t>(tile.parts));
-      }
-      for (int64_t head = 0; head < shape.kv_heads; ++head) {
-        for (int64_t part = 0; part < tile.parts; ++part) {
-          const int64_t begin = tile.begin + part * size;
-          phase.tasks.push_back({static_cast<int>(i), head, begin, std::min(begin + size, tile.end)});
-        }
-      }
+    std::vector<int64_t> mine(static_cast<size_t>(workers));
+    for (const TileRef& t : phase.tiles) {
+      const int64_t all = work(t, t.begin, t.end) * shape.kv_heads;
+      mine[static_cast<size_t>(owner(t))] += all;
+      total += all;
     }
+    const int64_t fair = std::max(kLeastWork, total / (workers * kTasksPerWorker));
+    phase.begins.push_back(0);
+    for (int worker = 0; worker < workers; ++worker) {
+      const size_t first = phase.tasks.size();
+      for (size_t i = phase.tiles.size(); i-- > 0;) {  // the longest walks are the last ones of a prompt
+        if (owner(phase.tiles[i]) == worker) add_tasks(phase, i, fair, partial_rows);
+      }
+      bundle(phase, first, mine[static_cast<size_t>(worker)]);
+      phase.begins.push_back(static_cast<int64_t>(phase.bundles.size()));
+    }
+    const std::vector<int64_t> ends(phase.begins.begin() + 1, phase.begins.end());
+    if (!std::equal(ends.begin(), ends.end(), phase.begins.begin(), std::not_equal_to<int64_t>())) {
+      phase.begins.clear();  // few tiles: who has none would not be woken, so they are dealt evenly
+    }
+    phase.bundles.push_back(static_cast<int64_t>(phase.tasks.size()));
     plan.partials = std::max(plan.partials, partial_rows);
-    bundle(phase, total);
   }
 
-  // Runs of tasks, shorter and shorter: neighbours are taken together so that a worker knows what it reads next.
-  void bundle(AttendPhase& phase, int64_t left) const {
+  void add_tasks(AttendPhase& phase, size_t number, int64_t fair, int64_t& partial_rows) {
+    TileRef& tile = phase.tiles[number];
+    const int64_t segments = tile.end - tile.begin, states = segments * tile.count * group() * shape.kv_heads;
+    const int64_t all = work(tile, tile.begin, tile.end);
+    int64_t size = std::max<int64_t>(1, segments);
+    if (workers > 1 && segments > 1 && states <= kSplitStates && all > fair) {
+      size = std::max<int64_t>(1, segments * fair / all);
+      tile.parts = divide_up(segments, size);
+      tile.partial = std::exchange(partial_rows, partial_rows + states);
+      tile.counter = static_cast<int64_t>(plan.parts.size());
+      plan.parts.insert(plan.parts.end(), static_cast<size_t>(shape.kv_heads), static_cast<int32_t>(tile.parts));
+    }
+    for (int64_t head = 0; head < shape.kv_heads; ++head) {
+      for (int64_t part = 0; part < tile.parts; ++part) {
+        const int64_t begin = tile.begin + part * size;
+        phase.tasks.push_back({static_cast<int>(number), head, begin, std::min(begin + size, tile.end)});
+      }
+    }
+  }
+
+  // Runs of tasks from `first` on, shorter and shorter: neighbours are taken together so that a worker knows what it reads next.
+  void bundle(AttendPhase& phase, size_t first, int64_t left) const {
     int64_t taken = 0, most = 0;
-    for (size_t i = 0; i < phase.tasks.size(); ++i) {
+    for (size_t i = first; i < phase.tasks.size(); ++i) {
       const TileTask& task = phase.tasks[i];
-      if (i == 0 || taken >= most) {
+      if (i == first || taken >= most) {
         phase.bundles.push_back(static_cast<int64_t>(i));
         taken = 0;
-        most = std::max(kLeastWork, left / (workers * kBundlesPerWorker));
+        most = std::max(kLeastWork, left / kBundlesPerWorker);
       }
       const int64_t now = work(phase.tiles[task.tile], task.begin, task.end);
       taken += now;
       left -= now;
     }
-    phase.bundles.push_back(static_cast<int64_t>(phase.tasks.size()));
   }
 };
 
@@ -324,9 +350,12 @@ struct Program::Impl::AttendRun {
   }
 
   void run() const {
-    impl.pool.parallel(static_cast<int64_t>(phase.bundles.size()) - 1, [this](int64_t bundle, int worker) {
-      for (int64_t i = phase.bundles[bundle]; i < phase.bundles[bundle + 1]; ++i) walk(i, phase.bundles[bundle + 1], worker);
-    });
+    impl.pool.parallel(
+        static_cast<int64_t>(phase.bundles.size()) - 1,
+        [this](int64_t bundle, int worker) {
+          for (int64_t i = phase.bundles[bundle]; i < phase.bundles[bundle + 1]; ++i) walk(i, phase.bundles[bundle + 1], worker);
+        },
+        phase.begins.empty() ? nullptr : phase.begins.data());
   }
 };
 

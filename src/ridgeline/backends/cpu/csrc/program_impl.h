@@ -108,6 +108,7 @@ struct AttendPhase {
   std::vector<TileRef> tiles;
   std::vector<TileTask> tasks;
   std::vector<int64_t> bundles;  // first task of each run of tasks that a worker takes at once, and the end of the last
+  std::vector<int64_t> begins;   // first bundle of each worker, and the end of the last
 };
 struct AttendPlan {
   std::vector<int32_t> tokens;
@@ -173,6 +174,8 @@ struct Program::Impl {
   void run_rope(const TokenOp& op, int64_t t);
   void run_cache_write(const TokenOp& op, int64_t t);
   Activations activations(int slot, int x, int64_t rows, int64_t columns) const;
+  int64_t token_parts(int64_t count) const;
+  static int64_t token_part(int64_t count, int64_t part, int64_t parts);
   // program_linear.cc
   void run_linear(const Instruction& instruction);
   // program_attend.cc

@@ -7,8 +7,7 @@
 namespace ridgeline {
 namespace {
 
-constexpr int64_t kFewTokens = 8;    // up to as many rows are not worth waking anybody
-constexpr int64_t kManyTokens = 32;  // a tile of quantized activations: two workers in one would fight over its cache lines
+constexpr int64_t kFewTokens = 8;  // up to as many rows are not worth waking anybody
 
 }  // namespace
 
@@ -23,9 +22,18 @@ Activations Program::Impl::activations(int slot, int x, int64_t rows, int64_t co
   return a;
 }
 
+// Parts of the tokens that workers keep to, one or several to a part, from op to op: what one core has written lies far from the others
+// where they share no cache, and then a prompt took 1.6 times as long. Each part reads all the weights, so it must be worth that.
+int64_t Program::Impl::token_parts(int64_t count) const { return std::clamp<int64_t>(count / kTokenTile, 1, pool.size()); }
+
+// First token of a part; of the number of parts, the end.
+int64_t Program::Impl::token_part(int64_t count, int64_t part, int64_t parts) {
+  return std::min(count, ThreadPool::begin_of((count + kTokenTile - 1) / kTokenTile, part, parts) * kTokenTile);
+}
+
 void Program::Impl::run_tokens(const Instruction& instruction) {
   const int64_t count = row_count(instruction.selected);
-  const int64_t size = count >= 2 * kManyTokens ? kManyTokens : kFewTokens;
+  const int64_t size = count >= 2 * kTokenTile ? kTokenTile : kFewTokens;  // two workers in one tile would fight over its cache lines
   pool.parallel((count + size - 1) / size, [&](int64_t chunk, int) {
     const int64_t first = chunk * size, last = std::min(first + size, count);
     for (const TokenOp& op : instruction.token_ops) run_token_op(op, first, last);

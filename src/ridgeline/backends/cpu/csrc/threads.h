@@ -16,14 +16,19 @@ class ThreadPool {
 
   int size() const;
 
-  // Runs chunks 0..chunks-1 on all workers (the caller is worker 0) and returns when all are done. Chunks are handed out
-  // dynamically, so a result must never depend on which worker ran a chunk. Not reentrant.
-  void run(Task fn, void* context, int64_t chunks);
+  // Item where the run of worker `i` of `of` begins when `items` are dealt in contiguous runs; i == of gives the end of the last.
+  static int64_t begin_of(int64_t items, int64_t i, int64_t of) { return (items * i + of - 1) / of; }
+
+  // Runs chunks 0..chunks-1 on all workers (the caller is worker 0) and returns when all are done. Worker w takes one after the
+  // other from begin_of(chunks, w, size()) on and then helps the others, so a result must never depend on which worker ran a chunk;
+  // but what a worker wrote in one loop it mostly finds in its own caches in the next one dealt alike. Not reentrant.
+  // begins: [size() + 1], where the workers' runs begin instead.
+  void run(Task fn, void* context, int64_t chunks, const int64_t* begins = nullptr);
 
   // parallel(chunks, [&](int64_t chunk, int worker) { ... })
   template <typename F>
-  void parallel(int64_t chunks, F&& f) {
-    run([](void* context, int64_t chunk, int worker) { (*static_cast<F*>(context))(chunk, worker); }, &f, chunks);
+  void parallel(int64_t chunks, F&& f, const int64_t* begins = nullptr) {
+    run([](void* context, int64_t chunk, int worker) { (*static_cast<F*>(context))(chunk, worker); }, &f, chunks, begins);
   }
 
  private:

@@ -29,8 +29,9 @@ enum class Encoding : int32_t {
   kMXFP4 = 39
 };
 
-constexpr int kRowTile = 8;  // output rows are interleaved by eight: a SIMD lane is an output row
-constexpr int kGroup = 32;   // activations are quantized in groups of 32 inside one row
+constexpr int kRowTile = 8;     // output rows are interleaved by eight: a SIMD lane is an output row
+constexpr int kGroup = 32;      // activations are quantized in groups of 32 inside one row
+constexpr int kTokenTile = 32;  // tokens that are laid out together: parts of a step that begin at multiples of it stand alone
 
 struct PackedMatrix {
   Encoding encoding;
@@ -50,6 +51,13 @@ struct Activations {
   float* scales;  // [T, groups], amax / 127 (0 when the group is all zero, NaN when one is NaN)
   int32_t* sums;  // [T, groups] sums of codes 0..15 (low 16 bits) and 16..31 (high 16 bits)
 };
+
+// Tokens [first, first + tokens) of quantized activations; first, and the end unless it is a's, are multiples of kTokenTile.
+static inline Activations tokens_of(const Activations& a, int64_t first, int64_t tokens) {
+  const int64_t groups = (a.columns + kGroup - 1) / kGroup;
+  const auto at = [&](auto* p, int64_t each) { return p == nullptr ? p : p + first * each; };
+  return {tokens, a.columns, at(a.values, a.stride), a.stride, at(a.codes, groups * kGroup), at(a.scales, groups), at(a.sums, groups)};
+}
 
 int64_t packed_bytes(Encoding encoding, int64_t rows, int64_t columns);
 

@@ -7,9 +7,8 @@
 
 namespace ridgeline {
 
-// Tokens per tile of the activations. `quantize` stores tile after tile, each as [group][token][32] codes and [group][token]
+// Of the activations `quantize` stores tile after tile of kTokenTile tokens, each as [group][token][32] codes and [group][token]
 // scales and sums, so that a kernel walks one group of all tokens of a tile sequentially. With one token it is the plain row.
-constexpr int kTokenTile = 32;
 
 // One value of `sums`: the sums of codes 0..15 (low 16 bits) and 16..31 (high 16 bits), both as int16.
 static inline int32_t join_sums(int32_t low, int32_t high) {
