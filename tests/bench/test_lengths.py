@@ -81,6 +81,8 @@ def test_the_mfu_of_known_times_is_found() -> None:
     found = PromptModel.to(works, [0.002 + w.at_peak_s / 0.4 for w in works])
     assert found.mfu == pytest.approx(0.4) and found.fixed_s == pytest.approx(0.002) and found.worst < 1e-9
     assert found.peak_gflop_s == pytest.approx(1000) and found.seconds(works[1], queue_s=1.0) == pytest.approx(1.012)
+    batch, each = found.together(works[1], 4)  # small batches of prompts help TTFT: 4 as one wait for all of it, else 2.5 in the mean
+    assert batch == pytest.approx(0.002 + 4 * 0.01) and each == pytest.approx(2.5 * 0.012)
     assert "over 100%" not in str(found) and "over 100%" in str(replace(found, mfu=1.2))
     # Prompts that get dearer per token as they grow: no negative time is fitted.
     bent = PromptModel.to(works, [w.at_peak_s**1.3 for w in works])

@@ -14,6 +14,7 @@ from ridgeline.bench.client_metrics import DEFINITIONS, Slo, figures
 from ridgeline.bench.corpus import Corpus
 from ridgeline.bench.load import Manner
 from ridgeline.bench.load_workloads import PRESETS, Mix, Recipe, Session, fitted, preset, sessions, timed, traced
+from ridgeline.cli import main
 from ridgeline.errors import UserError
 
 CORPUS = Corpus()
@@ -40,6 +41,16 @@ def test_every_use_has_a_preset_of_its_own() -> None:
     assert len({p.arrival for p in PRESETS.values()}) >= 5 and len({(p.slo.ttft_s, p.slo.tpot_s) for p in PRESETS.values()}) >= 5
     with pytest.raises(UserError, match="chat, rag"):
         preset("chatt")
+
+
+def test_the_presets_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Row 1: each use with its own promise, lengths and arrivals, and the figure it is about."""
+    assert main(["bench", "workloads", "--json"]) == 0
+    rows = {r["workload"]: r for r in json.loads(capsys.readouterr().out)["workloads"]}
+    assert list(rows) == list(PRESETS) and rows["chat"]["optimises"] == "goodput_s" and rows["chat"]["SLO TTFT ms"] == 1000
+    assert rows["eval"]["SLO TPOT ms"] is None and rows["eval"]["answer tokens"] == "1" and rows["agents"]["turns"] == 2
+    assert main(["bench", "workloads"]) == 0
+    assert "output_tok_s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -30,6 +30,7 @@ from ridgeline.planner.roofline import predict, predict_generation, predict_prom
 
 Say = Callable[[str], None]
 SAME_TOKENS, SAME_PAST = 24, 40  # tokens generated both ways, after a prompt of so many
+BATCH = 4  # prompts, to say what reading them as one batch costs the first token
 FIRST_ANSWER, ANSWER_S = 16, 8.0  # tokens of the shortest whole answer; the longest takes about so long without a cache
 
 
@@ -239,6 +240,7 @@ def _growth(lengths: Sequence[float], seconds: Sequence[float]) -> float:
 def render(report: LengthReport) -> str:
     """The report for people."""
     r, gb_s = report, report.machine.read_gb_s
+    whole, each = r.prompt_model.together(r.rows[-1].work, BATCH)
     lines = [
         f"{r.model}, {r.threads} threads: medians, in brackets the roofline's least",
         f"  {'context':>8}{'first token, ms':>26}{'next token, cache, ms':>26}{'next token, no cache, ms':>28}{'cache gains':>13}"
@@ -253,6 +255,8 @@ def render(report: LengthReport) -> str:
         *window_lines(r.held, [row.tokens for row in r.rows], r.block_size),
         f"  first token: {r.ttft_fit}",
         f"  first token: {r.prompt_model}; no queue here",
+        f"  {BATCH} prompts of {r.rows[-1].tokens} at once, by that model: first tokens after {1e3 * whole:.0f} ms as one batch,"
+        f" {1e3 * each:.0f} ms in the mean one after the other",
         f"  next token with the cache: {1e9 * r.slope_s:.1f} ns more for each token of context;"
         f" its {r.kv_bytes_per_token:,} bytes of KV take {1e9 * r.slope_predicted_s:.1f} ns at {gb_s:.1f} GB/s",
         f"  next token without it: like n^{r.growth_measured:.2f}, roofline n^{r.growth_predicted:.2f} (n^2 where attention outweighs"

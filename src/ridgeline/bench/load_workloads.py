@@ -107,6 +107,25 @@ PRESETS: Mapping[str, Preset] = {p.name: p for p in (
 )}  # fmt: skip
 
 
+def overview() -> list[dict[str, str | int | None]]:
+    """Every preset in a row: what it optimises, what it promises (ms, None for no promise), its lengths and how it arrives."""
+
+    def length(mix: Mix) -> str:
+        return f"{mix.median}" + (f" ({mix.low} to {mix.high})" if mix.sigma else "")
+
+    def ms(seconds: float | None) -> int | None:
+        return None if seconds is None else round(seconds * 1e3)
+
+    return [
+        {
+            "workload": p.name, "optimises": p.metric, "SLO TTFT ms": ms(p.slo.ttft_s), "SLO TPOT ms": ms(p.slo.tpot_s),
+            "prompt tokens": length(p.prompt), "shared": p.shared, "answer tokens": length(p.output), "turns": p.turns, "n": p.n,
+            "arrival": p.arrival,
+        }
+        for p in PRESETS.values()
+    ]  # fmt: skip
+
+
 def longest_session(p: Preset, scale: float) -> float:
     """Tokens it can come to: answers, prompts that the tokenizer cuts a quarter finer than was thought, and room for the template."""
     return scale * (1.25 * (p.shared + p.prompt.longest) + p.turns * p.output.longest) + 64 * p.turns + 192

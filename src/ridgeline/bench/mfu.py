@@ -45,6 +45,10 @@ class PromptModel:
         """TTFT of a prompt that waits `queue_s` first."""
         return work.at_peak_s / self.mfu + self.fixed_s + queue_s
 
+    def together(self, work: PromptWork, prompts: int) -> tuple[float, float]:
+        """Mean TTFT of equal prompts that are all there: read as one batch, and one after the other."""
+        return self.seconds(PromptWork(prompts * work.flops, prompts * work.at_peak_s)), self.seconds(work) * (prompts + 1) / 2
+
     def __str__(self) -> str:
         said = (
             f"FLOPs / (peak x MFU) + {self.fixed_s * 1e3:.2f} ms + queue, MFU {self.mfu:.0%} of {self.peak_gflop_s:,.0f} GFLOP/s"

@@ -50,6 +50,7 @@ def register(bench: typer.Typer) -> None:
     bench.command("ab")(ab)
     bench.command("peers")(peers)
     bench.command("client")(client)
+    bench.command("workloads")(workloads)
 
 
 def serve(
@@ -219,6 +220,24 @@ def client(
         print_json({"checks": [c.as_json() for c in found]})
     else:
         print(render(found))
+
+
+def workloads(json: args.Json = False) -> None:
+    """The workloads of `bench serve`, one a use of a model: what each optimises and promises, its lengths, how it arrives.
+
+    \b
+    Examples:
+      ridgeline bench workloads
+      ridgeline bench serve smollm2 --workload eval
+    """
+    from ridgeline.bench.load_workloads import overview
+    from ridgeline.cli.output import print_json, table
+
+    rows = overview()
+    if json:
+        print_json({"workloads": rows})
+    else:
+        print(table([["-" if v is None else v for v in row.values()] for row in rows], list(rows[0])))
 
 
 def serve_options(source: Source, given: Mapping[str, Any]) -> ServeOptions:
