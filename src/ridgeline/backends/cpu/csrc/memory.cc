@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -58,6 +59,17 @@ HugeBuffer& HugeBuffer::operator=(HugeBuffer&& other) noexcept {
   std::swap(base_, other.base_);
   std::swap(mapped_, other.mapped_);
   return *this;
+}
+
+MemoryPiece PieceStore::take(size_t bytes) {
+  if (bytes == 0) return {};
+  const size_t needed = room(bytes);
+  if (buffer_ == nullptr || buffer_->bytes() - used_ < needed) {
+    buffer_ = std::make_shared<HugeBuffer>(std::max(chunk_, needed));
+    used_ = 0;
+  }
+  uint8_t* const at = buffer_->data() + std::exchange(used_, used_ + needed);
+  return {std::shared_ptr<uint8_t>(buffer_, at), bytes};
 }
 
 }  // namespace ridgeline

@@ -30,8 +30,8 @@ Program::Program(const ProgramOptions& options) {
 Program::~Program() = default;
 
 int Program::add_weight(Encoding encoding, int64_t rows, int64_t columns) {
-  const auto memory = std::make_shared<HugeBuffer>(static_cast<size_t>(packed_bytes(encoding, rows, columns)));
-  impl_->weights.push_back({{encoding, rows, columns, memory->data()}, memory, &linear_kernels(impl_->options.isa, encoding)});
+  const MemoryPiece memory = impl_->weight_memory.take(static_cast<size_t>(packed_bytes(encoding, rows, columns)));
+  impl_->weights.push_back({{encoding, rows, columns, memory.data()}, memory, &linear_kernels(impl_->options.isa, encoding)});
   return static_cast<int>(impl_->weights.size()) - 1;
 }
 
@@ -45,7 +45,7 @@ void Program::pack_weight(int weight, int64_t first, int64_t count, const uint8_
   const auto* src = reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(data) - static_cast<uintptr_t>(first * row_bytes));
   impl_->pool.parallel((count + kPackRows - 1) / kPackRows, [&](int64_t chunk, int) {
     const int64_t from = first + chunk * kPackRows, to = std::min(from + kPackRows, last);
-    pack_rows(w.matrix.encoding, src, row_bytes, rows, w.matrix.columns, from, to, w.memory->data());
+    pack_rows(w.matrix.encoding, src, row_bytes, rows, w.matrix.columns, from, to, w.memory.data());
   });
 }
 

@@ -240,7 +240,10 @@ void Program::Impl::plan_attention() {
   const auto room = [](HugeBuffer& buffer, int64_t bytes) {
     if (static_cast<int64_t>(buffer.bytes()) < bytes) buffer = HugeBuffer(static_cast<size_t>(bytes));
   };
-  for (WorkerScratch& s : scratch) room(s.memory, worker_bytes);
+  if (static_cast<int64_t>(scratch.front().bytes()) < worker_bytes) {
+    PieceStore store(scratch.size() * PieceStore::room(static_cast<size_t>(worker_bytes)));
+    for (MemoryPiece& s : scratch) s = store.take(static_cast<size_t>(worker_bytes));
+  }
   room(partials, partial_bytes);
   room(shared_states, shared_bytes);
 }
@@ -323,7 +326,7 @@ struct Program::Impl::AttendRun {
   void walk(int64_t number, int64_t bundle_end, int worker) const {
     const TileTask& task = phase.tasks[number];
     const TileRef& ref = phase.tiles[task.tile];
-    const TileMemory memory(shape, ref.count * group(), impl.scratch[worker].memory.data());
+    const TileMemory memory(shape, ref.count * group(), impl.scratch[worker].data());
     const AttentionTile tile = make_tile(ref, task.kv_head, memory);
     if (ref.partial >= 0) {
       for (int64_t s = task.begin; s < task.end; ++s) {

@@ -14,7 +14,7 @@ namespace ridgeline {
 
 struct Weight {
   PackedMatrix matrix;
-  std::shared_ptr<const HugeBuffer> memory;  // of the program that packed it, and of those it was shared with
+  MemoryPiece memory;  // of the program that packed it, and of those it was shared with
   const LinearKernels* kernels;
 };
 
@@ -35,8 +35,9 @@ struct BufferStore {
   int64_t width;
   bool selected;  // its rows are the wanted logits rows
   int64_t capacity = 0, rows = 0;
-  std::shared_ptr<HugeBuffer> memory;  // views given to Python keep it alive after it was replaced by a larger one
-  float* data() const { return memory ? memory->as<float>() : nullptr; }
+  MemoryPiece memory;  // views given to Python keep it alive after it was replaced by a larger one
+  float* data() const { return memory.as<float>(); }
+  size_t bytes() const { return static_cast<size_t>(capacity * width) * sizeof(float); }
 };
 
 // Work on one token row after another; runs of them share a parallel region, since none looks at another row.
@@ -77,7 +78,8 @@ struct Instruction {
 struct ActivationSlot {
   void (*quantize)(const Activations&, int64_t, int64_t);
   int64_t columns = 0;
-  HugeBuffer codes, scales, sums;
+  MemoryPiece codes, scales, sums;
+  size_t groups(int64_t rows) const { return static_cast<size_t>(rows * ((columns + kGroup - 1) / kGroup)); }
 };
 
 // What attention plans have in common: one plan per shape and step serves all layers of that shape.
@@ -119,9 +121,9 @@ struct AttendPlan {
   int64_t flops = 0, keys = 0;                   // multiply-adds times two; (span, key) pairs read
 };
 
-struct WorkerScratch {
-  HugeBuffer memory;
-};
+constexpr size_t kWeightChunk = size_t{64} << 20;  // bytes; only what is used of it is ever touched
+
+int64_t nanoseconds_now();
 
 struct Program::Impl {
   explicit Impl(const ProgramOptions& o);
@@ -132,6 +134,7 @@ struct Program::Impl {
   const AttentionKernels& attention;
   const KvKernels& kv;
 
+  PieceStore weight_memory{kWeightChunk};
   std::vector<Weight> weights;
   std::vector<std::vector<float>> vectors;
   std::vector<RopeTable> ropes;
@@ -149,7 +152,7 @@ struct Program::Impl {
   std::vector<int32_t> positions, span_of, wanted;  // per token; wanted: token rows kept by SelectRows
   std::vector<AttendPlan> plans;                    // per shape
   int64_t slot_capacity = 0;
-  std::vector<WorkerScratch> scratch;
+  std::vector<MemoryPiece> scratch;  // per worker
   HugeBuffer partials, shared_states;
 
   // program.cc
@@ -178,6 +181,13 @@ struct Program::Impl {
   static int64_t token_part(int64_t count, int64_t part, int64_t parts);
   // program_linear.cc
   void run_linear(const Instruction& instruction);
+  void linear_rows(const LinearMember& member, const Activations& a, float* y, int64_t first, int64_t last) const;
+  // program_stretch.cc
+  size_t stretch_end(size_t first) const;
+  int64_t stretch_rows() const;
+  void run_stretch(size_t first, size_t end);
+  void run_block(const Instruction& instruction, int64_t first, int64_t last, int worker);
+  Activations block_activations(int slot, int x, int64_t first, int64_t tokens, int64_t columns, int worker) const;
   // program_attend.cc
   struct AttendRun;
   int64_t key_segment() const;  // kKeySegment, unless broken on purpose

@@ -8,7 +8,7 @@
 namespace ridgeline {
 
 float* Program::buffer(int number) const { return impl_->buffers.at(number).data(); }
-std::shared_ptr<void> Program::buffer_owner(int number) const { return impl_->buffers.at(number).memory; }
+std::shared_ptr<void> Program::buffer_owner(int number) const { return impl_->buffers.at(number).memory.owner(); }
 int64_t Program::buffer_width(int number) const { return impl_->buffers.at(number).width; }
 int64_t Program::buffer_rows(int number) const { return impl_->buffers.at(number).rows; }
 ThreadPool& Program::pool() { return impl_->pool; }
@@ -39,7 +39,7 @@ std::string Program::kernel_names() const { return std::string(impl_->rows.name)
 
 int64_t Program::weight_bytes() const {
   int64_t bytes = 0;
-  for (const Weight& w : impl_->weights) bytes += static_cast<int64_t>(w.memory->bytes());
+  for (const Weight& w : impl_->weights) bytes += static_cast<int64_t>(w.memory.bytes());
   for (const std::vector<float>& v : impl_->vectors) bytes += static_cast<int64_t>(v.size() * sizeof(float));
   return bytes;
 }
@@ -52,9 +52,9 @@ int64_t Program::kv_bytes() const {
 
 int64_t Program::arena_bytes() const {
   int64_t bytes = static_cast<int64_t>(impl_->partials.bytes() + impl_->shared_states.bytes());
-  for (const BufferStore& b : impl_->buffers) bytes += b.memory ? static_cast<int64_t>(b.memory->bytes()) : 0;
+  for (const BufferStore& b : impl_->buffers) bytes += static_cast<int64_t>(b.memory.bytes());
   for (const ActivationSlot& s : impl_->slots) bytes += static_cast<int64_t>(s.codes.bytes() + s.scales.bytes() + s.sums.bytes());
-  for (const WorkerScratch& s : impl_->scratch) bytes += static_cast<int64_t>(s.memory.bytes());
+  for (const MemoryPiece& s : impl_->scratch) bytes += static_cast<int64_t>(s.bytes());
   for (const RopeTable& r : impl_->ropes) bytes += static_cast<int64_t>(r.values.size() * sizeof(float));
   return bytes;
 }
@@ -92,7 +92,7 @@ bool Program::block_holds_only(int64_t group, int64_t block, uint8_t byte) const
 uint64_t Program::weights_checksum() const {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const Weight& w : impl_->weights) {
-    hash = std::accumulate(w.memory->data(), w.memory->data() + w.memory->bytes(), hash,
+    hash = std::accumulate(w.memory.data(), w.memory.data() + w.memory.bytes(), hash,
                            [](uint64_t h, uint8_t byte) { return (h ^ byte) * 0x100000001b3u; });
   }
   return hash;

@@ -17,13 +17,23 @@ int64_t tiles_of(const Weight& w) { return (w.matrix.rows + kRows - 1) / kRows; 
 
 }  // namespace
 
+// Rows [first, last) of a member's matrix times the tokens of `a`; y is where the first of them has its results.
+void Program::Impl::linear_rows(const LinearMember& member, const Activations& a, float* y, int64_t first, int64_t last) const {
+  const Weight& w = weights[member.weight];
+  const int64_t stride = buffers[member.out].width;
+  w.kernels->matmul(w.matrix, a, y, stride, first, last);
+  if (member.bias < 0) return;
+  const float* bias = vectors[member.bias].data();
+  for (int64_t t = 0; t < a.tokens; ++t) rows.add(y + t * stride + first, bias + first, y + t * stride + first, last - first);
+}
+
 void Program::Impl::run_linear(const Instruction& instruction) {
   const int64_t count = row_count(instruction.selected);
   if (count == 0) return;
   int64_t tiles = 0, bytes = 0;
   for (const LinearMember& m : instruction.members) {
     tiles += tiles_of(weights[m.weight]);
-    bytes += static_cast<int64_t>(weights[m.weight].memory->bytes());
+    bytes += static_cast<int64_t>(weights[m.weight].memory.bytes());
   }
   // Each worker walks a contiguous run of the weights, for dealt by turns workers would prefetch each other's and read memory more
   // slowly; with many tokens, all the weights for its own tokens (`token_parts`).
@@ -37,14 +47,8 @@ void Program::Impl::run_linear(const Instruction& instruction) {
       const Weight& w = weights[m.weight];
       const int64_t mine = tiles_of(w), first = begin * kRows, last = std::min(std::min(end, mine) * kRows, w.matrix.rows);
       if (begin < mine && first < last) {
-        const int64_t stride = buffers[m.out].width;
-        float* y = row(m.out, from);
         const Activations a = activations(m.slot, instruction.x, count, w.matrix.columns);
-        w.kernels->matmul(w.matrix, tokens_of(a, from, tokens), y, stride, first, last);
-        if (m.bias >= 0) {
-          const float* bias = vectors[m.bias].data();
-          for (int64_t t = 0; t < tokens; ++t) rows.add(y + t * stride + first, bias + first, y + t * stride + first, last - first);
-        }
+        linear_rows(m, tokens_of(a, from, tokens), row(m.out, from), first, last);
       }
       begin = std::max<int64_t>(begin - mine, 0);
       end -= mine;

@@ -40,18 +40,11 @@ void require(bool ok, const std::string& what) {
   if (!ok) throw std::invalid_argument(what);
 }
 
+}  // namespace
+
 int64_t nanoseconds_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-// At least `bytes`, kept between steps; what was in it is lost when it grows.
-void make_room(HugeBuffer& buffer, int64_t bytes) {
-  if (static_cast<int64_t>(buffer.bytes()) >= bytes) return;
-  buffer = HugeBuffer();
-  buffer = HugeBuffer(static_cast<size_t>(bytes));
-}
-
-}  // namespace
 
 void Program::Impl::check(const StepView& view) const {
   int64_t total = 0;
@@ -113,21 +106,29 @@ void Program::Impl::check_tables(const StepView& view) const {
 }
 
 void Program::Impl::reserve(int64_t count, int64_t wanted_rows) {
+  bool grows = false;
+  size_t all = 0;
   for (BufferStore& b : buffers) {
     b.rows = b.selected ? wanted_rows : count;
-    if (b.rows <= b.capacity) continue;
-    b.memory = std::make_shared<HugeBuffer>(static_cast<size_t>(b.rows * b.width) * sizeof(float));
-    b.capacity = b.rows;
+    grows = grows || b.rows > b.capacity;
+    b.capacity = std::max(b.capacity, b.rows);
+    all += PieceStore::room(b.bytes());
   }
-  const int64_t most = std::max(count, wanted_rows);
+  if (grows) {
+    PieceStore store(all);
+    for (BufferStore& b : buffers) b.memory = store.take(b.bytes());
+  }
+  const int64_t most = std::max({count, wanted_rows, count < kTokenTile * pool.size() ? 0 : stretch_rows()});
   if (most <= slot_capacity) return;
-  for (ActivationSlot& s : slots) {
-    const int64_t slot_groups = (s.columns + kGroup - 1) / kGroup;
-    make_room(s.codes, most * slot_groups * kGroup);
-    make_room(s.scales, most * slot_groups * static_cast<int64_t>(sizeof(float)));
-    make_room(s.sums, most * slot_groups * static_cast<int64_t>(sizeof(int32_t)));
-  }
   slot_capacity = most;
+  all = 0;
+  for (const ActivationSlot& s : slots) all += 3 * PieceStore::room(s.groups(most) * kGroup);
+  PieceStore store(all);
+  for (ActivationSlot& s : slots) {
+    s.codes = store.take(s.groups(most) * kGroup);
+    s.scales = store.take(s.groups(most) * sizeof(float));
+    s.sums = store.take(s.groups(most) * sizeof(int32_t));
+  }
 }
 
 void Program::Impl::grow_ropes() {
@@ -227,10 +228,17 @@ void Program::forward(const StepView& view) {
   const FloatMode mode;
   p.prepare(view);
   p.copy_blocks();
-  for (Instruction& instruction : p.program) {
+  for (size_t i = 0; i < p.program.size();) {
+    const size_t end = p.stretch_end(i);
+    if (end > i) {
+      p.run_stretch(i, end);
+      i = end;
+      continue;
+    }
     const int64_t start = p.timing ? nanoseconds_now() : 0;
-    p.run(instruction);
-    if (p.timing) p.count(instruction, nanoseconds_now() - start);
+    p.run(p.program[i]);
+    if (p.timing) p.count(p.program[i], nanoseconds_now() - start);
+    ++i;
   }
   p.step = nullptr;
 }
