@@ -19,6 +19,9 @@ from ridgeline.errors import UserError
 from ridgeline.options import Options
 
 
+SOME = 1 << 20
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     path = tmp_path / "tiny.gguf"
@@ -61,12 +64,12 @@ def test_memory_of_this_process() -> None:
 @pytest.mark.skipif(not forget_peak(), reason="the system lets nobody begin a peak anew")
 def test_the_peak_begins_anew() -> None:
     held = np.ones(8 << 20)
-    assert own_peak() >= own_rss() > held.nbytes
+    assert own_peak() + SOME >= own_rss() > held.nbytes  # pages come between the two looks
     del held
     forget_peak()
     before = own_peak()
     held = np.ones(4 << 20)
-    assert own_peak() >= before + held.nbytes - (1 << 20)
+    assert own_peak() >= before + held.nbytes - SOME
     del held
     assert own_peak() > own_rss()
 
