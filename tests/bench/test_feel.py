@@ -18,7 +18,6 @@ from ridgeline.cli import main
 from ridgeline.errors import UserError
 from ridgeline.options import Options
 
-
 SOME = 1 << 20
 
 
