@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.cli.tiny_gguf import CONTEXT, END_ID, tiny_gguf
 
+from ridgeline.bench.core_speed import TRIES
 from ridgeline.cli import main
 
 RIDGELINE = [sys.executable, "-c", "import sys; from ridgeline.cli import main; sys.exit(main())"]
@@ -239,7 +240,8 @@ def test_bench_micro_says_what_was_asked_for(capsys: Capture, tiny: str) -> None
     doc = documented(capsys, *arguments)
     for key in ("prompt_tok_s", "gen_tok_s", "prompt_gops", "gen_gb_s", "peak_gb_s", "peak_int8_gops"):
         assert isinstance(doc[key], float) and doc[key] > 0
-    assert (doc["prompt"], doc["gen"], len(doc["runs"]["prompt"])) == (24, 5, 2) and doc["ops"]
+    assert (doc["prompt"], doc["gen"]) == (24, 5) and doc["ops"]
+    assert 2 <= len(doc["runs"]["prompt"]) <= 2 * TRIES  # on a busy machine some runs do not count and are made again
     assert main(list(arguments)) == 0
     assert "roofline" in capsys.readouterr().out
 
