@@ -89,6 +89,13 @@ def test_open_loop_bursts_and_trace(url: str, tmp_path: Path) -> None:
     documents_of(json.loads(json.dumps(document(result))), "x")
 
 
+def test_a_trace_is_bound_by_its_own_lengths() -> None:
+    """A server that is as long as a trace needs is too short for the workload, which then says nothing."""
+    with pytest.raises(UserError, match="workload chat needs more"):
+        _ = options("http://x", scale=1.0, model_limit=512).preset
+    assert options("http://x", trace=Path("t"), concurrency=(), scale=1.0, model_limit=512).preset.name == "chat"
+
+
 def test_salts_differ_between_cells_unless_the_cache_is_kept(url: str) -> None:
     assert len({c.salt for c in serve.run(options(url)).cells}) == 2
     kept = serve.run(options(url, keep_cache=True, salt="k"))

@@ -93,7 +93,8 @@ class ServeOptions:
         found = PRESETS[self.workload]
         prompt = found.prompt if self.input_len is None else Mix(self.input_len)
         found = replace(found, prompt=prompt, output=found.output if self.output_len is None else Mix(self.output_len))
-        return found if self.model_limit is None else fitted(found, self.model_limit, self.scale)
+        # A trace brings its own lengths: the workload gives no prompts then.
+        return found if self.model_limit is None or self.trace is not None else fitted(found, self.model_limit, self.scale)
 
     @property
     def promise(self) -> Slo:
