@@ -18,7 +18,7 @@ from ridgeline.backends import cpu
 from ridgeline.backends.base import LoadPlan
 from ridgeline.backends.cpu import CpuProgram, default_threads
 from ridgeline.backends.cpu.program import OpTime
-from ridgeline.bench.overhead import engine_overhead, sample_overhead, settled
+from ridgeline.bench.overhead import engine_overhead, sample_overhead, settled, sweeper
 from ridgeline.bench.probe import probe, read_speeds
 from ridgeline.bench.random_gguf import random_rows
 from ridgeline.bench.record import host_key, machine_name, now
@@ -158,10 +158,13 @@ def _step(lengths: Iterable[tuple[int, int]], per_sequence: int) -> Step:
     return Step(spans, tokens, (tables,))
 
 
-def _runs(program: CpuProgram, step: Step, kind: tuple[type, ...] | None, repeats: int) -> list[float]:
-    """Seconds of the instructions that hold an op of `kind`; None: those that hold no product and no attention."""
+def _runs(
+    program: CpuProgram, step: Step, kind: tuple[type, ...] | None, repeats: int, before: Callable[[], object] = lambda: None
+) -> list[float]:
+    """Seconds of the instructions that hold an op of `kind`; None: those that hold no product and no attention. before: each forward."""
     runs = []
     for _ in range(repeats):
+        before()
         times = _timed(program, step)
         chosen = [t for t in times if (any(isinstance(o, kind) for o in t.ops) if kind else not any(isinstance(o, HEAVY) for o in t.ops))]
         runs.append(sum(t.seconds for t in chosen))
@@ -283,7 +286,9 @@ def _attention_program(threads: int, kv_heads: int, blocks: int) -> CpuProgram:
 
 
 def _decodes(threads: int, sequences: int = 4) -> dict[Any, float]:
-    """Seconds of a layer and sequence, at two contexts and two numbers of KV heads."""
+    """Seconds of a layer and sequence, at two contexts and two numbers of KV heads. Between two steps of a model its weights pass through
+    the caches, and all keys and values come from memory."""
+    sweep = sweeper()
     per, last = -(-(CONTEXTS[1] + 1) // 16), CONTEXTS[1]
     found: dict[Any, float] = {}
     for kv_heads in (HEADS, 2):
@@ -293,7 +298,7 @@ def _decodes(threads: int, sequences: int = 4) -> dict[Any, float]:
         for context in CONTEXTS:
             step = _step([(context, 1)] * sequences, per)
             program.forward(step)
-            found["decode", kv_heads, context] = settled(_runs(program, step, (Attend,), 11)) / (LAYERS * sequences)
+            found["decode", kv_heads, context] = settled(_runs(program, step, (Attend,), 9, sweep)) / (LAYERS * sequences)
     return found
 
 
