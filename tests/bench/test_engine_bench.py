@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tests.cli.tiny_gguf import tiny_gguf
 
-from ridgeline.bench.engine import EngineBenchOptions, EngineReport, match_seconds, render, run
+from ridgeline.bench.engine import SCENARIOS, EngineBenchOptions, EngineReport, match_seconds, render, run
 from ridgeline.bench.rates import ROWS, Rates, branch_seconds
+from ridgeline.cli.bench_command import _SCENARIO_HELP
 from ridgeline.engine.loader import load
 from ridgeline.errors import UserError
 from ridgeline.graph.step import Span
@@ -112,3 +113,7 @@ def test_rates_grow_with_the_work(tmp_path: Path) -> None:
 
 def test_a_prefix_is_found_in_a_large_tree() -> None:
     assert match_seconds() < 5 * 1e-3
+
+
+def test_the_help_names_every_scenario() -> None:
+    assert _SCENARIO_HELP.partition(";")[0].split(", ") == list(SCENARIOS)

@@ -36,6 +36,7 @@ from ridgeline.options import Options
 Say = Callable[[str], None]
 Scenario = Literal["decode", "batching", "ragged", "branch", "arrival", "overhead", "reuse", "samples", "overload", "session", "ablation"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
+ONCE = ("ragged", "reuse", "samples", "overload", "session")  # facts of one run; the others are repeated, for their medians
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ def run(asked: EngineBenchOptions, say: Say = lambda line: None) -> EngineReport
     }  # fmt: skip
     found: dict[str, Any] = {}
     for scenario in asked.scenarios:
-        say(f"{scenario}: {asked.repeat if hasattr(bench, scenario) or scenario in ('batching', 'ablation') else 1} runs")
+        say(f"{scenario}: {1 if scenario in ONCE else asked.repeat} runs")
         found[scenario] = do[scenario]()
     if asked.trace is not None:
         bench.write_trace(asked.trace)

@@ -15,9 +15,9 @@ import ridgeline.cli.quality_command as quality_command
 from ridgeline.cli.bench_spec import spec
 from ridgeline.cli.report_command import report
 
-_SCENARIOS = "decode, batching, ragged, branch, arrival, overhead, reuse, samples, overload, session, ablation"
 _ANSWERS_HELP = "Tokens of whole answers, with the cache and without. Default: 16, 32, 64 ... for some seconds."
-_SCENARIO_HELP = f"{_SCENARIOS}; several. Default: all."
+# Written out: the benchmark is not imported for --help.
+_SCENARIO_HELP = "decode, batching, ragged, branch, arrival, overhead, reuse, samples, overload, session, ablation; several. Default: all."
 
 bench = typer.Typer(rich_markup_mode=None, help="Measure this machine and this engine.", no_args_is_help=False)
 

@@ -15,8 +15,6 @@ constexpr int64_t kBundlesPerWorker = 3;  // of what is left
 constexpr int64_t kSplitStates = 16384;   // a tile is not cut over segments where its states would take more rows than that
 constexpr int64_t kLeastWork = 64 << 10;  // multiply-adds worth the waking of a worker: about a microsecond
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 int64_t row_floats(const AttendShape& s) { return s.k_dim + 2 * v_stride(s.v_dim) + kKeySegment; }
 
 // Largest number of rows (tokens times heads that share a KV head) of a tile.
@@ -105,11 +103,7 @@ struct Planner {
   }
 
   // The worker that has most likely made a tile's queries and reads its output.
-  int owner(const TileRef& tile) const {
-    int i = 0;
-    while (plan.tokens[tile.entry] >= ThreadPool::begin_of(step.rows, i + 1, workers)) ++i;
-    return i;
-  }
+  int64_t owner(const TileRef& tile) const { return ThreadPool::worker_of(step.rows, plan.tokens[tile.entry], workers); }
 
   // A tile that is much longer than a fair share is cut over its segments.
   void assign(AttendPhase& phase) {

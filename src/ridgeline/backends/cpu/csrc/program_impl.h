@@ -12,6 +12,8 @@
 
 namespace ridgeline {
 
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 struct Weight {
   PackedMatrix matrix;
   MemoryPiece memory;  // of the program that packed it, and of those it was shared with
@@ -79,7 +81,7 @@ struct ActivationSlot {
   void (*quantize)(const Activations&, int64_t, int64_t);
   int64_t columns = 0;
   MemoryPiece codes, scales, sums;
-  size_t groups(int64_t rows) const { return static_cast<size_t>(rows * ((columns + kGroup - 1) / kGroup)); }
+  size_t groups(int64_t rows) const { return static_cast<size_t>(rows * divide_up(columns, kGroup)); }
 };
 
 // What attention plans have in common: one plan per shape and step serves all layers of that shape.
@@ -176,7 +178,7 @@ struct Program::Impl {
   void run_embed(const TokenOp& op, int64_t t);
   void run_rope(const TokenOp& op, int64_t t);
   void run_cache_write(const TokenOp& op, int64_t t);
-  Activations activations(int slot, int x, int64_t rows, int64_t columns) const;
+  Activations activations(int slot, int x, int64_t rows, int64_t columns, int64_t first = 0, int64_t slot_row = 0) const;
   int64_t token_parts(int64_t count) const;
   static int64_t token_part(int64_t count, int64_t part, int64_t parts);
   // program_linear.cc
@@ -185,9 +187,9 @@ struct Program::Impl {
   // program_stretch.cc
   size_t stretch_end(size_t first) const;
   int64_t stretch_rows() const;
+  bool many_tokens() const { return step->rows >= kTokenTile * pool.size(); }  // enough for each worker to have its own
   void run_stretch(size_t first, size_t end);
   void run_block(const Instruction& instruction, int64_t first, int64_t last, int worker);
-  Activations block_activations(int slot, int x, int64_t first, int64_t tokens, int64_t columns, int worker) const;
   // program_attend.cc
   struct AttendRun;
   int64_t key_segment() const;  // kKeySegment, unless broken on purpose

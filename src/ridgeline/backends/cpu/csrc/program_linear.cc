@@ -11,9 +11,7 @@ constexpr int64_t kChunksPerWorker = 8;
 
 constexpr int64_t kRows = 2 * kRowTile;  // row tiles are packed in pairs: a chunk that splits one runs half-wide vectors
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-int64_t tiles_of(const Weight& w) { return (w.matrix.rows + kRows - 1) / kRows; }
+int64_t tiles_of(const Weight& w) { return divide_up(w.matrix.rows, kRows); }
 
 }  // namespace
 

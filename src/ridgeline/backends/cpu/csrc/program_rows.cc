@@ -11,13 +11,14 @@ constexpr int64_t kFewTokens = 8;  // up to as many rows are not worth waking an
 
 }  // namespace
 
-Activations Program::Impl::activations(int slot, int x, int64_t rows, int64_t columns) const {
-  const BufferStore& b = buffers[x];
-  Activations a{rows, columns, b.data(), b.width, nullptr, nullptr, nullptr};
+// Of `rows` rows of buffer x from `first` on; what was quantized of them begins at row slot_row of the slot.
+Activations Program::Impl::activations(int slot, int x, int64_t rows, int64_t columns, int64_t first, int64_t slot_row) const {
+  Activations a{rows, columns, row(x, first), buffers[x].width, nullptr, nullptr, nullptr};
   if (slot >= 0) {
-    a.codes = slots[slot].codes.as<int8_t>();
-    a.scales = slots[slot].scales.as<float>();
-    a.sums = slots[slot].sums.as<int32_t>();
+    const ActivationSlot& s = slots[slot];
+    a.codes = s.codes.as<int8_t>() + s.groups(slot_row) * kGroup;
+    a.scales = s.scales.as<float>() + s.groups(slot_row);
+    a.sums = s.sums.as<int32_t>() + s.groups(slot_row);
   }
   return a;
 }
@@ -28,13 +29,13 @@ int64_t Program::Impl::token_parts(int64_t count) const { return std::clamp<int6
 
 // First token of a part; of the number of parts, the end.
 int64_t Program::Impl::token_part(int64_t count, int64_t part, int64_t parts) {
-  return std::min(count, ThreadPool::begin_of((count + kTokenTile - 1) / kTokenTile, part, parts) * kTokenTile);
+  return std::min(count, ThreadPool::begin_of(divide_up(count, kTokenTile), part, parts) * kTokenTile);
 }
 
 void Program::Impl::run_tokens(const Instruction& instruction) {
   const int64_t count = row_count(instruction.selected);
   const int64_t size = count >= 2 * kTokenTile ? kTokenTile : kFewTokens;  // two workers in one tile would fight over its cache lines
-  pool.parallel((count + size - 1) / size, [&](int64_t chunk, int) {
+  pool.parallel(divide_up(count, size), [&](int64_t chunk, int) {
     const int64_t first = chunk * size, last = std::min(first + size, count);
     for (const TokenOp& op : instruction.token_ops) run_token_op(op, first, last);
   });

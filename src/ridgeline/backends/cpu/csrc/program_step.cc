@@ -118,7 +118,7 @@ void Program::Impl::reserve(int64_t count, int64_t wanted_rows) {
     PieceStore store(all);
     for (BufferStore& b : buffers) b.memory = store.take(b.bytes());
   }
-  const int64_t most = std::max({count, wanted_rows, count < kTokenTile * pool.size() ? 0 : stretch_rows()});
+  const int64_t most = std::max({count, wanted_rows, many_tokens() ? stretch_rows() : 0});
   if (most <= slot_capacity) return;
   slot_capacity = most;
   all = 0;

@@ -15,7 +15,7 @@ constexpr int64_t kMostWeights = 6 << 20;  // bytes of a stretch: every block re
 
 // One past the last instruction that can run with `first` in one stretch; `first` where that is not worth it.
 size_t Program::Impl::stretch_end(size_t first) const {
-  if (step->rows < kTokenTile * pool.size()) return first;
+  if (!many_tokens()) return first;
   size_t end = first;
   int64_t bytes = 0;
   for (; end < program.size() && program[end].kind != Instruction::kAttend && !program[end].selected; ++end) {
@@ -27,30 +27,19 @@ size_t Program::Impl::stretch_end(size_t first) const {
 // Rows of a slot that the workers' blocks need side by side.
 int64_t Program::Impl::stretch_rows() const { return kMostBlock * pool.size(); }
 
-// Of a block of the step's tokens: its quantized rows lie in the worker's own part of the slot.
-Activations Program::Impl::block_activations(int slot, int x, int64_t first, int64_t tokens, int64_t columns, int worker) const {
-  Activations a{tokens, columns, row(x, first), buffers[x].width, nullptr, nullptr, nullptr};
-  if (slot >= 0) {
-    const int64_t groups = worker * kMostBlock * ((slots[slot].columns + kGroup - 1) / kGroup);
-    a.codes = slots[slot].codes.as<int8_t>() + groups * kGroup;
-    a.scales = slots[slot].scales.as<float>() + groups;
-    a.sums = slots[slot].sums.as<int32_t>() + groups;
-  }
-  return a;
-}
-
+// Each worker quantizes into a part of the slot of its own.
 void Program::Impl::run_block(const Instruction& instruction, int64_t first, int64_t last, int worker) {
-  const int64_t tokens = last - first;
+  const int64_t tokens = last - first, slot_row = worker * kMostBlock;
   for (const TokenOp& op : instruction.token_ops) {
     if (op.kind == TokenOp::kQuantize) {
-      op.quantize(block_activations(op.data, op.a, first, tokens, op.width, worker), 0, tokens);
+      op.quantize(activations(op.data, op.a, tokens, op.width, first, slot_row), 0, tokens);
     } else {
       run_token_op(op, first, last);
     }
   }
   for (const LinearMember& m : instruction.members) {
     const PackedMatrix& w = weights[m.weight].matrix;
-    linear_rows(m, block_activations(m.slot, instruction.x, first, tokens, w.columns, worker), row(m.out, first), 0, w.rows);
+    linear_rows(m, activations(m.slot, instruction.x, tokens, w.columns, first, slot_row), row(m.out, first), 0, w.rows);
   }
 }
 
@@ -60,7 +49,7 @@ void Program::Impl::run_stretch(size_t first, size_t end) {
   const size_t length = end - first;
   std::vector<int64_t> spent(timing ? length * static_cast<size_t>(workers) : 0);
   const int64_t start = timing ? nanoseconds_now() : 0;
-  pool.parallel((count + block - 1) / block, [&](int64_t chunk, int worker) {
+  pool.parallel(divide_up(count, block), [&](int64_t chunk, int worker) {
     int64_t before = timing ? nanoseconds_now() : 0;
     for (size_t i = 0; i < length; ++i) {
       run_block(program[first + i], chunk * block, std::min((chunk + 1) * block, count), worker);

@@ -18,6 +18,8 @@ class ThreadPool {
 
   // Item where the run of worker `i` of `of` begins when `items` are dealt in contiguous runs; i == of gives the end of the last.
   static int64_t begin_of(int64_t items, int64_t i, int64_t of) { return (items * i + of - 1) / of; }
+  // Whose run item `item` is in.
+  static int64_t worker_of(int64_t items, int64_t item, int64_t of) { return item * of / items; }
 
   // Runs chunks 0..chunks-1 on all workers (the caller is worker 0) and returns when all are done. Worker w takes one after the
   // other from begin_of(chunks, w, size()) on and then helps the others, so a result must never depend on which worker ran a chunk;
