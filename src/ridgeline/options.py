@@ -17,7 +17,7 @@ from ridgeline.types import KvDtype
 
 Backend = Literal["cpu", "reference"]
 SchedulingPolicy = Literal["fcfs", "priority", "lpm"]
-IsaChoice = Literal["auto", "portable", "avx2", "avx512"]
+IsaChoice = Literal["auto", "portable", "avx2", "avx512", "avx512_bf16"]
 SpecMethod = Literal["ngram", "draft_model", "self"]
 AcceptRule = Literal["coupled", "rejection"]
 KV_DTYPE_NAMES: dict[str, KvDtype | Literal["auto"]] = {

@@ -14,6 +14,7 @@ from ridgeline.backends import cpu, reference
 from ridgeline.backends.base import LoadPlan
 from ridgeline.backends.cpu import _native
 from ridgeline.backends.cpu.program import ISAS
+from ridgeline.backends.reference.pool import round_to
 from ridgeline.encodings import ENCODINGS
 from ridgeline.graph.caches import cache_groups
 from ridgeline.graph.graph import Graph
@@ -54,12 +55,45 @@ def test_float_weights(family: str, isa: Isa) -> None:
     assert got.shape == want.shape and np.abs(got - want).max() < 1e-4
 
 
+def attend_in_pairs(q: Floats, k: Floats, v: Floats, visible: npt.NDArray[np.bool_], scale: float, cap: float | None) -> Floats:
+    """The definition where queries and probabilities are bfloat16 too: those of each 256 keys relative to their own largest score.
+    Keys from position 0 on."""
+    scores = (round_to(q * np.float32(scale), "bf16") @ k.T).astype(np.float64)
+    scores = scores if cap is None else np.tanh(scores / cap) * cap
+    scores = np.where(visible, scores, -np.inf)
+    top = scores.max(axis=1, keepdims=True)
+    mixed, total = np.zeros((len(q), v.shape[1])), np.zeros((len(q), 1))
+    for first in range(0, len(k), 256):
+        part = slice(first, first + 256)
+        own = np.maximum(scores[:, part].max(axis=1, keepdims=True), -1e30)
+        weights = np.exp(scores[:, part] - own)
+        mixed += np.exp(own - top) * (round_to(weights.astype(np.float32), "bf16").astype(np.float64) @ v[part])
+        total += np.exp(own - top) * weights.sum(axis=1, keepdims=True)
+    out: Floats = (mixed / total).astype(np.float32)
+    return out
+
+
+@pytest.mark.parametrize("isa", HERE)
 @pytest.mark.parametrize("kv", ["bf16", "f16"])
-def test_rounded_cache(kv: KvDtype) -> None:
+def test_rounded_cache(kv: KvDtype, isa: Isa, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding ties that fall the other way move a key by one unit of the dtype: 2^-8 of bf16, 2^-11 of f16."""
-    got, want = both("gemma2", "F32", HERE[-1], kv, (Span(0, 0, 90, 90),))
+    if isa == "avx512_bf16" and kv == "bf16":
+        monkeypatch.setattr(reference_ops, "attend", attend_in_pairs)
+    got, want = both("gemma2", "F32", isa, kv, (Span(0, 0, 90, 90),))
     assert np.abs(got - want).max() < {"bf16": 2e-2, "f16": 3e-3}[kv]
     assert np.abs(got - want).mean() < 1e-4
+
+
+@pytest.mark.skipif("avx512_bf16" not in HERE, reason="this CPU has no products of bfloat16 pairs")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pairs_of_bfloat16(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond one segment, with windows, and with an odd number of keys: nearer to their own definition than to that of floats."""
+    spans = (Span(0, 0, 291, 291), Span(1, 0, 13, 5))
+    got, floats = both(family, "F32", "avx512_bf16", "bf16", spans)
+    monkeypatch.setattr(reference_ops, "attend", attend_in_pairs)
+    _, want = both(family, "F32", "avx512_bf16", "bf16", spans)
+    assert np.abs(got - want).max() < 2e-2 and np.abs(got - want).mean() < 2e-4
+    assert np.abs(got - floats).mean() < 2e-2 and np.abs(got - want).mean() < 0.5 * np.abs(got - floats).mean()
 
 
 def quantized(x: Floats) -> Floats:

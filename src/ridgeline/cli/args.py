@@ -48,7 +48,7 @@ _GATE_HELP = "A KV cache in 8 or 4 bits is judged once per file: auto tells what
 QualityGate = Annotated[str, typer.Option(metavar="MODE", help=_GATE_HELP)]
 BlockSize = Annotated[int, typer.Option(parser=count("--block-size"), metavar="N", help="Tokens per KV block.")]
 Backend = Annotated[str, typer.Option(metavar="NAME", help="cpu, or reference (numpy: slow, the definition).")]
-Isa = Annotated[str, typer.Option(metavar="NAME", help="Kernels: auto, portable, avx2, avx512.")]
+Isa = Annotated[str, typer.Option(metavar="NAME", help="Kernels: auto, portable, avx2, avx512, avx512_bf16.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 
 MaxTokens = Annotated[int | None, typer.Option(parser=count("--max-tokens"), metavar="N", help="Most tokens to generate.")]

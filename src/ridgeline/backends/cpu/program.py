@@ -27,7 +27,7 @@ from ridgeline.kv.layout import split_kv_dtype
 from ridgeline.sampling.plan import Sampled, SamplePlan, TopLogprobs
 from ridgeline.types import Isa
 
-ISAS: tuple[Isa, ...] = ("portable", "avx2", "avx512")
+ISAS: tuple[Isa, ...] = ("portable", "avx2", "avx512", "avx512_bf16")
 KV_DTYPES = {"f32": 0, "bf16": 1, "f16": 2, "int8": 3, "int4": 4}
 Fault = Literal["split_k", "block_segments", "no_copy", "stale_kv", "block_scales"]
 FAULTS: dict[Fault, int] = {"split_k": 1, "block_segments": 2, "no_copy": 4, "stale_kv": 8, "block_scales": 16}

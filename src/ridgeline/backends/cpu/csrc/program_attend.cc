@@ -262,7 +262,7 @@ struct Program::Impl::AttendRun {
         const int64_t r = i * group() + h;
         memory.first[r] = first_key(shape, impl.positions[token]);
         memory.last[r] = impl.positions[token] + 1;
-        impl.attention.scale(q + h * shape.k_dim, op.scale, memory.q + r * shape.k_dim, shape.k_dim);
+        impl.attention.query(impl.caches[op.cache].pool, q + h * shape.k_dim, op.scale, memory.q + r * shape.k_dim);
       }
     }
     const bool split_k = (impl.options.faults & kFaultSplitK) != 0;

@@ -33,7 +33,8 @@ Isa detect() {
   if ((state & kYmmState) != kYmmState) return Isa::kPortable;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !bit(b, 5)) return Isa::kPortable;
   const bool avx512 = bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31) && bit(c, 11);  // F, DQ, BW, VL, VNNI
-  return avx512 && (state & kZmmState) == kZmmState ? Isa::kAvx512 : Isa::kAvx2;
+  if (!avx512 || (state & kZmmState) != kZmmState) return Isa::kAvx2;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && bit(a, 5) ? Isa::kAvx512Bf16 : Isa::kAvx512;
 }
 #else
 Isa detect() { return Isa::kPortable; }
@@ -50,6 +51,8 @@ bool isa_supported(Isa isa) { return static_cast<int>(isa) <= static_cast<int>(b
 
 const char* isa_name(Isa isa) {
   switch (isa) {
+    case Isa::kAvx512Bf16:
+      return "avx512_bf16";
     case Isa::kAvx512:
       return "avx512";
     case Isa::kAvx2:

@@ -3,8 +3,8 @@
 
 namespace ridgeline {
 
-// kAvx512 means AVX-512 F, BW, DQ, VL and VNNI.
-enum class Isa { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
+// kAvx512 means AVX-512 F, BW, DQ, VL and VNNI; kAvx512Bf16 has products of bfloat16 pairs too. Each has what those before it have.
+enum class Isa { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3 };
 
 Isa best_isa();  // the best one that this CPU and its operating system support
 bool isa_supported(Isa isa);

@@ -17,7 +17,7 @@ struct AttentionTile {
   int64_t kv_head;
   const int32_t* table;
   int64_t rows;
-  const float* q;        // [rows, k_dim], already times the score scale
+  const float* q;        // [rows, k_dim], as `query` makes them
   const int64_t* first;  // [rows] first key that the row sees
   const int64_t* last;   // [rows] one past its last key
   float softcap;         // 0 for none
@@ -56,8 +56,8 @@ struct AttentionKernels {
   void (*merge)(const AttentionTile& tile, int64_t s, const AttentionState& part, const AttentionState& total);
   // Output of row `row`, [v_dim].
   void (*finish)(const AttentionTile& tile, int64_t row, const AttentionState& total, float* out);
-  // out = x * factor, [n]: the queries of a row.
-  void (*scale)(const float* x, float factor, float* out, int64_t n);
+  // A row of queries [k_dim] times `factor`, in the form that `segment` reads: at most k_dim floats.
+  void (*query)(const KvPool& pool, const float* x, float factor, float* out);
   const char* name;
 };
 

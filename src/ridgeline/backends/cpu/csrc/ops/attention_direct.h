@@ -60,7 +60,7 @@ Chunks list_chunks(const Walk& w, Range keys, const AttentionAhead& ahead) {
 }
 
 struct ScoreStep {
-  const float* q;  // [rows, k_dim]
+  const float* q;  // [rows, k_dim], or half as many pairs a row
   int64_t k_dim;
   const uint8_t* const* keys;    // [N]
   const uint8_t* const* memory;  // [N], asked for meanwhile
@@ -68,6 +68,16 @@ struct ScoreStep {
   const float* scales;           // of int4: rows of kKeySegment, from the first key of the first chunk
   float* scores;                 // [rows, kKeySegment]
 };
+
+// The lanes of one step along a dimension or a key; what comes after it is `stride` numbers further.
+template <typename L>
+inline Reg load_step(const typename L::T* p, int64_t stride) {
+  if constexpr (L::kStep == 2) {
+    return L::load(p, p + stride);
+  } else {
+    return L::load(p);
+  }
+}
 
 template <typename L, int R, int N>
 void score_block(const ScoreStep& step) {
@@ -82,20 +92,21 @@ void score_block(const ScoreStep& step) {
   const int64_t k_dim = step.k_dim, stride = step.stride;
   const auto add = [&](int64_t d) {
     Reg columns[N];
-    for (int n = 0; n < N; ++n) columns[n] = L::load(keys[n] + d * stride);
+    for (int n = 0; n < N; ++n) columns[n] = load_step<L>(keys[n] + d * stride, stride);
     for (int r = 0; r < R; ++r) {
-      const Reg factor = Vec::set1(q[r * k_dim + d]);
-      for (int n = 0; n < N; ++n) sums[r][n] = Vec::fma(factor, columns[n], sums[r][n]);
+      const Reg factor = Vec::set1(q[r * k_dim + d / L::kStep]);
+      for (int n = 0; n < N; ++n) sums[r][n] = L::mul_add(factor, columns[n], sums[r][n]);
     }
   };
   // As many dimensions as a line of the chunks to come has numbers for.
   constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(typename L::T)) / kLanes, kTogether = kLine > 1 ? kLine : 1;
+  static_assert(kTogether % L::kStep == 0);
   int64_t d = 0;
   for (; d + kTogether <= k_dim; d += kTogether) {
     for (int n = 0; n < N; ++n) __builtin_prefetch(memory[n] + d * kLanes);
-    for (int64_t i = 0; i < kTogether; ++i) add(d + i);
+    for (int64_t i = 0; i < kTogether; i += L::kStep) add(d + i);
   }
-  for (; d < k_dim; ++d) add(d);
+  for (; d < k_dim; d += L::kStep) add(d);
   each_sum<R, N>([&](int r, int n) { Vec::store(step.scores + r * kKeySegment + n * kLanes, sums[r][n]); });
 }
 
@@ -130,7 +141,7 @@ void score_block4(const ScoreStep& step) {
 }
 
 struct ValueStep {
-  const float* p;                // [rows, kKeySegment], from the segment's first key
+  const float* p;                // [rows, kKeySegment], from the segment's first key, or its first pair of keys
   const uint8_t* const* chunks;  // from chunk `first` of the segment on
   int64_t first;
   int64_t stride, column;  // v_dim, first dimension
@@ -148,18 +159,26 @@ void value_block(const ValueStep& step) {
   each_sum<R, N>([&](int r, int n) { sums[r][n] = Vec::load(step.out + r * step.width + n * kLanes); });
   const int64_t stride = step.stride, last = step.keys.to;
   const float* p = step.p;
-  for (int64_t key = step.keys.from; key < last;) {
+  for (int64_t key = step.keys.from / L::kStep * L::kStep; key < last;) {
     const int64_t chunk = key / kLanes - step.first, begin = (key % kLanes) * stride + step.column,
                   end = at_most(lanes_down(key) + kLanes, last);
     const T* v = reinterpret_cast<const T*>(step.chunks[chunk]) + begin;
     const T* memory = reinterpret_cast<const T*>(step.chunks[chunk + kAhead]) + begin;
-    for (; key < end; ++key, v += stride, memory += stride) {
-      for (int i = 0; i < N * static_cast<int>(kLanes); i += kLine) __builtin_prefetch(memory + i);
+    for (; key < end; key += L::kStep, v += L::kStep * stride, memory += L::kStep * stride) {
+      for (int i = 0; i < N * static_cast<int>(kLanes); i += kLine) {
+        for (int k = 0; k < L::kStep; ++k) __builtin_prefetch(memory + k * stride + i);
+      }
       Reg columns[N];
-      for (int n = 0; n < N; ++n) columns[n] = L::load(v + n * kLanes);
+      for (int n = 0; n < N; ++n) columns[n] = load_step<L>(v + n * kLanes, stride);
+      if constexpr (L::kStep == 2) {
+        const bool low = key >= step.keys.from, high = key + 1 < last;
+        if (!low || !high) {
+          for (int n = 0; n < N; ++n) columns[n] = L::keep(columns[n], low, high);
+        }
+      }
       for (int r = 0; r < R; ++r) {
-        const Reg factor = Vec::set1(p[r * kKeySegment + key]);
-        for (int n = 0; n < N; ++n) sums[r][n] = Vec::fma(factor, columns[n], sums[r][n]);
+        const Reg factor = Vec::set1(p[r * kKeySegment + key / L::kStep]);
+        for (int n = 0; n < N; ++n) sums[r][n] = L::mul_add(factor, columns[n], sums[r][n]);
       }
     }
   }
@@ -270,14 +289,15 @@ struct DirectRows {
 };
 
 void direct_rows(const Walk& w, int64_t row, int64_t rows, Range keys, const AttentionAhead& ahead, const AttentionState& state) {
+  const KvPool& pool = *w.tile.pool;
   const Chunks list = list_chunks(w, keys, ahead);
   const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock, size = (rows + blocks - 1) / blocks;
   const DirectRows direct{w, row, rows, keys, list, size, block_vectors(size)};
   decode_key_scales(w, keys);
-  with_loader(w.tile.pool->k_dtype, [&](auto loader) { direct.score<decltype(loader)>(); });
+  with_loader(pool.k_dtype, paired_keys(pool), [&](auto loader) { direct.template score<decltype(loader)>(); });
   decode_value_scales(w, keys);
   softmax_rows(w, row, row + rows, keys, state);
-  with_loader(w.tile.pool->v_dtype, [&](auto loader) { direct.add_values<decltype(loader)>(state); });
+  with_loader(pool.v_dtype, paired_values(pool), [&](auto loader) { direct.template add_values<decltype(loader)>(state); });
 }
 
 void segment_direct(const Walk& w, const AttentionAhead& ahead, const AttentionState& state) {

@@ -15,34 +15,59 @@ constexpr int64_t kLanes = Vec::kLanes;
 constexpr int kRowBlock = 6;
 constexpr int kVectors = Vec::kScoreVectors;
 
-struct LoadF32 {
+// How numbers of the cache become lanes, and what a product of two such lanes adds to.
+struct Floats {
+  static constexpr int kStep = 1;
+  static Reg mul_add(Reg a, Reg b, Reg c) { return Vec::fma(a, b, c); }
+};
+
+struct LoadF32 : Floats {
   using T = float;
   static Reg load(const T* p) { return Vec::load(p); }
   static float one(T x) { return x; }
 };
-struct LoadBf16 {
+struct LoadBf16 : Floats {
   using T = uint16_t;
   static Reg load(const T* p) { return Vec::load_bf16(p); }
   static float one(T x) { return bf16_to_float(x); }
 };
-struct LoadF16 {
+struct LoadF16 : Floats {
   using T = uint16_t;
   static Reg load(const T* p) { return Vec::load_f16(p); }
   static float one(T x) { return f16_to_float(x); }
 };
 
-struct LoadInt8 {
+struct LoadInt8 : Floats {
   using T = int8_t;
   static Reg load(const T* p) { return Vec::load_i8(p); }
   static float one(T x) { return static_cast<float>(x); }
 };
-struct LoadInt4 {
+struct LoadInt4 : Floats {
   using T = uint8_t;
 };
 
+// Where the CPU multiplies two bfloat16 numbers a lane at once: keys two dimensions at a time, values two keys at a time. The other
+// factor is rounded to bfloat16 too. A pair lies where else one float does, low half first.
+template <typename V>
+struct Bf16Pairs {
+  using T = uint16_t;
+  static constexpr int kStep = 2;
+  static Reg mul_add(Reg a, Reg b, Reg c) { return V::dot_pairs(a, b, c); }
+  static Reg load(const T* low, const T* high) { return V::pairs(low, high); }
+  static Reg keep(Reg pairs, bool low, bool high) { return V::keep_bits(pairs, (low ? 0xffffu : 0u) | (high ? 0xffff0000u : 0u)); }
+  static uint32_t one(T low, T high) { return low | static_cast<uint32_t>(high) << 16; }
+};
+
+// Which of a pool's numbers are read in pairs: a matter of the pool alone, so that a row's sums never depend on its company.
+inline bool paired_keys(const KvPool& pool) { return Vec::kPairs && pool.k_dtype == KvDtype::kBF16 && pool.k_dim % 2 == 0; }
+inline bool paired_values(const KvPool& pool) { return Vec::kPairs && pool.v_dtype == KvDtype::kBF16 && !pool.v_aliases_k; }
+
 // f(loader) for a dtype found at run time.
-template <typename F>
-inline void with_loader(KvDtype dtype, const F& f) {
+template <typename V = Vec, typename F>
+inline void with_loader(KvDtype dtype, bool paired, const F& f) {
+  if constexpr (V::kPairs) {
+    if (paired) return f(Bf16Pairs<V>{});
+  }
   switch (dtype) {
     case KvDtype::kF32:
       return f(LoadF32{});
@@ -139,6 +164,8 @@ struct Walk {
   int64_t block_end(int64_t key) const { return key + tile.pool->block_size - slot(key); }
 };
 
+inline void store_as(float* p, uint32_t bits) { std::memcpy(p, &bits, sizeof bits); }
+
 template <typename T>
 inline T read_as(const uint8_t* p) {
   T x;
@@ -200,15 +227,17 @@ void decode_value_scales(const Walk& w, Range keys) {
   });
 }
 
-// What a row of scores is multiplied with before and after the softmax, by key of the segment; null for nothing.
+// What a row of scores is multiplied with before and after the softmax, by key of the segment, null for nothing; paired: probabilities
+// are wanted as bfloat16.
 struct RowScales {
   const float *scores, *probabilities;
+  bool paired;
 };
 
 inline RowScales row_scales(const Walk& w) {
   const KvPool& pool = *w.tile.pool;
   const float* keys = pool.k_dtype == KvDtype::kInt8 ? w.scratch.k_scales : nullptr;
-  return {keys, pool.v_aliases_k ? keys : pool.v_dtype == KvDtype::kInt8 ? w.scratch.v_scales : nullptr};
+  return {keys, pool.v_aliases_k ? keys : pool.v_dtype == KvDtype::kInt8 ? w.scratch.v_scales : nullptr, paired_values(pool)};
 }
 
 // Turns a row's scores into exp(score - max), times the scale of the value, and its max and sum.
@@ -233,7 +262,11 @@ void softmax_row(float* scores, Range keys, const RowScales& scales, float cap, 
   Reg total = Vec::zero();
   for (int64_t i = begin; i < end; i += kLanes) {
     const Reg p = exp_lanes(Vec::sub(Vec::load(scores + i), constant(top)));
-    Vec::store(scores + i, p);
+    if (scales.paired) {
+      Vec::store_bf16(reinterpret_cast<uint16_t*>(scores) + i, p);  // before what is still to be read
+    } else {
+      Vec::store(scores + i, p);
+    }
     total = Vec::add(total, p);
   }
   *largest = top;

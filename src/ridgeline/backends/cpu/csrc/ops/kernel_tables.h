@@ -10,6 +10,7 @@ const ElementwiseKernels& elementwise_avx2();
 const ElementwiseKernels& elementwise_avx512();
 const AttentionKernels& attention_avx2();
 const AttentionKernels& attention_avx512();
+const AttentionKernels& attention_avx512_bf16();
 const KvKernels& kv_avx2();
 const KvKernels& kv_avx512();
 

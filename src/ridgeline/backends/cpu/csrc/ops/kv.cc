@@ -12,7 +12,7 @@ namespace ridgeline {
 const KvKernels& kv_kernels(Isa isa) {
   static const KvKernels portable{write_kv, "kv portable"};
 #if defined(__x86_64__)
-  if (isa == Isa::kAvx512) return kv_avx512();
+  if (isa >= Isa::kAvx512) return kv_avx512();
   if (isa == Isa::kAvx2) return kv_avx2();
 #endif
   (void)isa;

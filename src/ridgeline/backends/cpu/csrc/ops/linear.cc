@@ -30,7 +30,7 @@ void* thread_scratch(int64_t bytes) {
 const LinearKernels& linear_kernels(Isa isa, Encoding encoding) {
   const LinearKernels* found = nullptr;
 #if defined(__x86_64__)
-  if (isa == Isa::kAvx512) found = linear_kernels_avx512(encoding);
+  if (isa >= Isa::kAvx512) found = linear_kernels_avx512(encoding);
   if (!found && isa != Isa::kPortable) found = linear_kernels_avx2(encoding);
 #else
   static_cast<void>(isa);

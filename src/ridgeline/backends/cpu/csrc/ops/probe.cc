@@ -132,7 +132,7 @@ double read_rate(ThreadPool& pool, const ProbeKernels& kernels, double seconds, 
 
 const ProbeKernels& probe_kernels(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::kAvx512) return kProbeAvx512;
+  if (isa >= Isa::kAvx512) return kProbeAvx512;
   if (isa == Isa::kAvx2) return kProbeAvx2;
 #else
   (void)isa;

@@ -10,6 +10,7 @@ namespace {
 struct Vec {
   static constexpr int kLanes = 8;
   static constexpr int kScoreVectors = 2;
+  static constexpr bool kPairs = false;
   using Reg = __m256;
   using Mask = __m256;
 

@@ -15,6 +15,11 @@ namespace {
 struct Vec {
   static constexpr int kLanes = 16;
   static constexpr int kScoreVectors = 4;
+#if defined(__AVX512BF16__)
+  static constexpr bool kPairs = true;
+#else
+  static constexpr bool kPairs = false;
+#endif
   using Reg = __m512;
   using Mask = __mmask16;
 
@@ -40,6 +45,24 @@ struct Vec {
     const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);  // looked up by the low four bits
     return _mm512_permutexvar_ps(_mm512_srl_epi32(bytes, _mm_cvtsi32_si128(shift)), numbers);
   }
+#if defined(__AVX512BF16__)
+  static void store_bf16(uint16_t* p, Reg a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a)));
+  }
+  // Lane i: the bfloat16 numbers low[i] and high[i].
+  static Reg pairs(const uint16_t* low, const uint16_t* high) {
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3,
+                                           18, 2, 17, 1, 16, 0);
+    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low))),
+                                            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(high)), 1);
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, both));
+  }
+  static Reg keep_bits(Reg a, uint32_t bits) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(static_cast<int>(bits))));
+  }
+  // Per lane c plus both products, added one after the other.
+  static Reg dot_pairs(Reg a, Reg b, Reg c) { return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b)); }
+#else
   static void store_bf16(uint16_t* p, Reg a) {
     const __m512i bits = _mm512_castps_si512(a);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -48,6 +71,7 @@ struct Vec {
     const Mask is_nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan, rounded, quiet)));
   }
+#endif
   static void store_f16(uint16_t* p, Reg a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }

@@ -12,6 +12,7 @@ namespace {
 struct Vec {
   static constexpr int kLanes = 8;
   static constexpr int kScoreVectors = 2;  // vectors per row of a register block: the block's sums must fit the registers
+  static constexpr bool kPairs = false;
   struct Reg {
     float v[8];
   };
