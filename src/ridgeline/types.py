@@ -12,6 +12,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 KvDtype = Literal["f32", "bf16", "f16", "int8", "int4"]
 KV_DTYPE_BYTES: dict[str, int] = {"f32": 4, "bf16": 2, "f16": 2}
 Isa = Literal["portable", "avx2", "avx512", "avx512_bf16"]
+PAIRS_ISA: Isa = "avx512_bf16"  # whose kernels multiply a bfloat16 KV cache in pairs; the others multiply it as float32
 MissReason = Literal["complete", "never_seen", "evicted", "salted", "too_short", "ineligible"]
 MAX_STOPS = 128
 MAX_STOP_CHARACTERS = 1024  # of one stop string or bad word

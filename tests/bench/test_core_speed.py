@@ -24,7 +24,7 @@ def test_it_goes_on_until_enough_count_but_not_for_ever() -> None:
 
 def test_the_slower_of_both_probes_stands_beside_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = iter([50.0, 100.0, 40.0, 60.0, 60.0, 30.0, 50.0, 50.0, 50.0, 100.0, 50.0, 100.0])  # three tries each time, the best counts
-    monkeypatch.setattr(core_speed._native, "probe", lambda isa, threads, seconds, most: (0.0, 0.0, next(rates), 0.0))
+    monkeypatch.setattr(core_speed._native, "probe", lambda isa, threads, seconds, most: (0.0, 0.0, next(rates), 0.0, 0.0))
     speed = CoreSpeed(Machine("test", 10.0, 100.0, 50.0, 1, "portable", "measured", "2026-01-01"))
     assert [speed.beside(lambda: 3.0), speed.beside(lambda: 4.0)] == [Taken(3.0, 0.6), Taken(4.0, 0.5)]
 

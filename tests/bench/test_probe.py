@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ridgeline.backends.cpu import _native
 from ridgeline.bench import probe, record
 from ridgeline.errors import UserError
+from ridgeline.types import Isa
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +25,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The native probe answers at once; its calls are counted."""
     calls: list[tuple[int, int]] = []
 
-    def fake(isa: int, threads: int, seconds: float, max_bytes: int) -> tuple[float, float, float, float]:
+    def fake(isa: int, threads: int, seconds: float, max_bytes: int) -> tuple[float, float, float, float, float]:
         calls.append((isa, threads))
-        return 10.0 * threads, 50.0, 100.0 * (isa + 1), 30.0
+        return 10.0 * threads, 50.0, 100.0 * (isa + 1), 30.0, 30.0 if isa < 3 else 60.0
 
     monkeypatch.setattr(_native, "probe", fake)
     return calls
@@ -39,6 +41,32 @@ def test_really_measures(cache: Path) -> None:
     assert 0.1 < found.f32_gflops < 1e6
     assert found.date.startswith("20")
     assert (cache / "ceilings.json").is_file()
+
+
+@pytest.mark.parametrize("isa", probe.ISAS)
+def test_pairs_of_bfloat16_have_a_peak_where_the_cpu_multiplies_them(isa: Isa) -> None:
+    if probe.ISAS.index(isa) > _native.best_isa():
+        pytest.skip(f"this CPU has no {isa}")
+    found = probe.probe(1, isa, seconds=0.1)
+    assert found.pairs == (isa == "avx512_bf16") == (found.bf16_gflops != found.f32_gflops)
+    assert 0.1 < found.bf16_gflops < 1e6 and probe.machine(1, isa) == found
+
+
+def test_what_was_kept_without_the_peak_of_pairs(cache: Path, quick: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds for kernels that multiply bfloat16 as float32; a CPU that has pairs of them is measured again."""
+    monkeypatch.setattr(_native, "best_isa", lambda: 3)
+    for isa in ("avx512", "avx512_bf16"):
+        probe.probe(1, isa)
+    old = {key: {k: v for k, v in entry.items() if k != "bf16_gflops"} for key, entry in _document(cache).items()}
+    (cache / "ceilings.json").write_text(json.dumps(old))
+    assert probe.kept(1, "avx512") is not None and probe.machine(1, "avx512").bf16_gflops == 30 and len(quick) == 2
+    assert probe.kept(1, "avx512_bf16") is None and probe.machine(1, "avx512_bf16").bf16_gflops == 60 and len(quick) == 3
+    assert probe.kept(1, "avx512_bf16") == probe.machine(1, "avx512_bf16") and len(quick) == 3
+
+
+def _document(cache: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads((cache / "ceilings.json").read_text())
+    return found
 
 
 def test_is_kept_per_threads_and_isa(quick: list[tuple[int, int]]) -> None:
@@ -89,6 +117,6 @@ def test_refuses_what_cannot_be_probed() -> None:
     if _native.best_isa() < 2:
         with pytest.raises(UserError, match="isa"):
             probe.probe(1, "avx512", 0.1)
-    for isa, threads in ((3, 1), (-1, 1), (0, 0)):
+    for isa, threads in ((_native.best_isa() + 1, 1), (4, 1), (-1, 1), (0, 0)):
         with pytest.raises(ValueError, match="probe"):
             _native.probe(isa, threads, 0.1, 1 << 20)

@@ -11,7 +11,7 @@ from ridgeline.backends.cpu.program import ISAS, choose_isa
 from ridgeline.bench.record import host_key, machine_name, now
 from ridgeline.formats.kept import keep, read_kept
 from ridgeline.planner.hardware import Machine
-from ridgeline.types import Isa
+from ridgeline.types import PAIRS_ISA, Isa
 
 # Long enough for the best of many runs on a machine that others use too; both stay far under the 15 s that a probe may take.
 FULL_SECONDS = 6.0
@@ -34,8 +34,8 @@ def kept(threads: int, isa: Isa | str = "auto") -> Machine | None:
 def probe(threads: int, isa: Isa | str = "auto", seconds: float = FULL_SECONDS) -> Machine:
     """Measure now, in about `seconds` and at most 15 s, and keep the result. Raises `UserError` for an isa that this CPU lacks."""
     chosen = _isa(isa)
-    read, _, int8, f32 = _native.probe(ISAS.index(chosen), threads, seconds, _memory_to_use())
-    found = Machine(machine_name(), read, int8, f32, threads, chosen, "measured", now())
+    read, _, int8, f32, bf16 = _native.probe(ISAS.index(chosen), threads, seconds, _memory_to_use())
+    found = Machine(machine_name(), read, int8, f32, threads, chosen, "measured", now(), bf16)
     keep(FILE, host_key(threads, chosen), asdict(found))
     return found
 
@@ -63,8 +63,12 @@ def _memory_to_use() -> int:
 
 
 def _read(threads: int, isa: Isa) -> Machine | None:
+    """What was kept before there were pairs of bfloat16 still holds, except where a CPU has them."""
     try:
-        found = Machine(**read_kept(FILE)[host_key(threads, isa)])
+        facts = read_kept(FILE)[host_key(threads, isa)]
+        if isa == PAIRS_ISA and not facts["bf16_gflops"]:
+            return None
+        found = Machine(**facts)
     except (KeyError, TypeError, ValueError):
         return None
     return found if (found.threads, found.isa, found.provenance) == (threads, isa, "measured") else None

@@ -14,6 +14,7 @@ from typing import Literal
 
 from ridgeline.errors import UserError
 from ridgeline.planner.tables import Row, match, package_rows, user_rows
+from ridgeline.types import PAIRS_ISA
 
 Provenance = Literal["measured", "fitted", "assumed"]
 MathType = Literal["bf16", "fp8", "int8", "fp4"]
@@ -27,7 +28,8 @@ _COLUMNS: Mapping[MathType, str] = {
 class Machine:
     """Ceilings with `threads` threads. read_gb_s: 1e9 bytes/s from memory; int8_gops, f32_gflops: 1e9 operations/s (a multiply-add is two).
 
-    isa: whose kernels the peaks belong to. provenance: how all three numbers were got; date: when (ISO), empty for assumed.
+    isa: whose kernels the peaks belong to. provenance: how all these numbers were got; date: when (ISO), empty for assumed.
+    bf16_gflops: of attention over a bfloat16 cache; where none is given, as without pairs of bfloat16, that of float32.
     """
 
     name: str
@@ -38,10 +40,18 @@ class Machine:
     isa: str
     provenance: Provenance
     date: str = ""
+    bf16_gflops: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.read_gb_s, self.int8_gops, self.f32_gflops) <= 0 or self.threads < 1:
+        if not self.bf16_gflops:
+            object.__setattr__(self, "bf16_gflops", self.f32_gflops)
+        if min(self.read_gb_s, self.int8_gops, self.f32_gflops, self.bf16_gflops) <= 0 or self.threads < 1:
             raise ValueError(f"a machine's ceilings must be positive: {self}")
+
+    @property
+    def pairs(self) -> bool:
+        """Whether bf16_gflops is a ceiling of its own."""
+        return self.isa == PAIRS_ISA
 
     @property
     def int8_ridge(self) -> float:
@@ -50,14 +60,17 @@ class Machine:
 
 
 def assumed(threads: int, isa: str) -> Machine:
-    """A plain guess for server cores, used until the probe has run: 11 GB/s (40 at most), 120 GOPS, 60 GFLOP/s a thread."""
-    return Machine("assumed", min(11.0 * threads, 40.0), 120.0 * threads, 60.0 * threads, threads, isa, "assumed")
+    """A plain guess for server cores, used until the probe has run: 11 GB/s (40 at most), 120 GOPS, 60 GFLOP/s a thread, in pairs of
+    bfloat16 twice that."""
+    pairs = 120.0 * threads if isa == PAIRS_ISA else 0.0
+    return Machine("assumed", min(11.0 * threads, 40.0), 120.0 * threads, 60.0 * threads, threads, isa, "assumed", bf16_gflops=pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """One row: memory_gb and bandwidth_gb_s in 1e9 bytes (/s); tflops: dense peaks that are known; link_gb_s: one way, 1e9 bytes/s.
 
+    pairs_tflops: of attention over a bfloat16 cache, where that is not the peak of bf16 (of this host; the table has none).
     Prices are USD per hour, a band of what was asked on the dates; None is unknown.
     """
 
@@ -76,6 +89,7 @@ class Device:
     spec_source: str = ""
     provenance: str = ""
     notes: str = ""
+    pairs_tflops: float | None = None
 
     def peak(self, math: MathType) -> float:
         """FLOP/s. Raises `UserError` where the table has no number: half the bits are not twice the speed."""

@@ -237,16 +237,16 @@ void bind_program(nb::module_& m) {
       .def("weights_checksum", &Program::weights_checksum);
 }
 
-// (read GB/s, GB/s from the cache, int8 GOPS, float32 GFLOP/s) at most, in about `seconds`.
+// (read GB/s, GB/s from the cache, int8 GOPS, float32 GFLOP/s, GFLOP/s in bfloat16 pairs) at most, in about `seconds`.
 nb::tuple ceilings_of(int isa, int threads, double seconds, int64_t max_bytes) {
-  if (isa < 0 || isa > 2 || !isa_supported(static_cast<Isa>(isa)) || threads < 1) throw std::invalid_argument("cannot probe that");
+  if (isa < 0 || isa > static_cast<int>(best_isa()) || threads < 1) throw std::invalid_argument("cannot probe that");
   Ceilings c;
   {
     nb::gil_scoped_release release;
     ThreadPool pool(threads);
     c = probe(pool, static_cast<Isa>(isa), seconds, max_bytes);
   }
-  return nb::make_tuple(c.read_gb_s, c.cache_gb_s, c.int8_gops, c.f32_gflops);
+  return nb::make_tuple(c.read_gb_s, c.cache_gb_s, c.int8_gops, c.f32_gflops, c.bf16_gflops);
 }
 
 }  // namespace

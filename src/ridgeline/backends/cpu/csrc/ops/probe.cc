@@ -14,6 +14,7 @@
 namespace ridgeline {
 
 extern const ProbeKernels kProbeAvx2, kProbeAvx512;
+extern double bf16_pairs_avx512(int64_t rounds);
 
 namespace {
 
@@ -67,7 +68,7 @@ uint64_t read_portable(const uint8_t* data, int64_t bytes) {
   return sum[0] ^ sum[1] ^ sum[2] ^ sum[3] ^ sum[4] ^ sum[5] ^ sum[6] ^ sum[7];
 }
 
-const ProbeKernels kProbePortable = {int8_portable, f32_portable, read_portable};
+const ProbeKernels kProbePortable = {int8_portable, f32_portable, nullptr, read_portable};
 
 // Memory in pages of one size; `huge` is a wish that the system may not grant.
 class Region {
@@ -132,7 +133,11 @@ double read_rate(ThreadPool& pool, const ProbeKernels& kernels, double seconds, 
 
 const ProbeKernels& probe_kernels(Isa isa) {
 #if defined(__x86_64__)
-  if (isa >= Isa::kAvx512) return kProbeAvx512;
+  if (isa >= Isa::kAvx512Bf16) {
+    static const ProbeKernels pairs = {kProbeAvx512.int8_ops, kProbeAvx512.f32_ops, bf16_pairs_avx512, kProbeAvx512.read};
+    return pairs;
+  }
+  if (isa == Isa::kAvx512) return kProbeAvx512;
   if (isa == Isa::kAvx2) return kProbeAvx2;
 #else
   (void)isa;
@@ -143,8 +148,10 @@ const ProbeKernels& probe_kernels(Isa isa) {
 Ceilings probe(ThreadPool& pool, Isa isa, double seconds, int64_t max_bytes) {
   const ProbeKernels& kernels = probe_kernels(isa);
   Ceilings found;
-  found.int8_gops = compute_rate(pool, 0.2 * seconds, kernels.int8_ops) / 1e9;
-  found.f32_gflops = compute_rate(pool, 0.2 * seconds, kernels.f32_ops) / 1e9;
+  const double each = 0.4 * seconds / (kernels.bf16_ops != nullptr ? 3 : 2);
+  found.int8_gops = compute_rate(pool, each, kernels.int8_ops) / 1e9;
+  found.f32_gflops = compute_rate(pool, each, kernels.f32_ops) / 1e9;
+  found.bf16_gflops = kernels.bf16_ops != nullptr ? compute_rate(pool, each, kernels.bf16_ops) / 1e9 : found.f32_gflops;
   found.cache_gb_s = read_rate(pool, kernels, 0.1 * seconds, std::min(kCacheSet, max_bytes), true) / 1e9;
   const int64_t footprints[] = {int64_t{160} << 20, int64_t{448} << 20};
   for (int64_t bytes : footprints) {

@@ -1,5 +1,5 @@
-// What this machine can do at most, measured: reading memory, int8 products and float32 multiply-adds in the style of each instruction
-// set's kernels. Knows no model.
+// What this machine can do at most, measured: reading memory, int8 products, float32 multiply-adds and products of bfloat16 pairs in the
+// style of each instruction set's kernels. Knows no model.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +13,7 @@ namespace ridgeline {
 struct ProbeKernels {
   double (*int8_ops)(int64_t rounds);
   double (*f32_ops)(int64_t rounds);
+  double (*bf16_ops)(int64_t rounds);                    // null where bfloat16 is multiplied as float32
   uint64_t (*read)(const uint8_t* data, int64_t bytes);  // 64-byte aligned, a multiple of 1024
 };
 
@@ -23,6 +24,7 @@ struct Ceilings {
   double cache_gb_s = 0;  // a working set of 8 MB
   double int8_gops = 0;
   double f32_gflops = 0;
+  double bf16_gflops = 0;  // that of float32 where the instruction set has no pairs of bfloat16
 };
 
 // Best of many short runs on all threads of the pool, in about `seconds`. Uses at most `max_bytes` of memory.

@@ -60,7 +60,7 @@ uint64_t read(const uint8_t* data, int64_t bytes) {
 
 }  // namespace
 
-const ProbeKernels kProbeAvx2 = {int8_ops, f32_ops, read};
+const ProbeKernels kProbeAvx2 = {int8_ops, f32_ops, nullptr, read};
 
 }  // namespace ridgeline
 #endif

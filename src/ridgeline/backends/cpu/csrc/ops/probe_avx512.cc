@@ -55,7 +55,7 @@ uint64_t read(const uint8_t* data, int64_t bytes) {
 
 }  // namespace
 
-const ProbeKernels kProbeAvx512 = {int8_ops, f32_ops, read};
+const ProbeKernels kProbeAvx512 = {int8_ops, f32_ops, nullptr, read};
 
 }  // namespace ridgeline
 #endif
