@@ -14,7 +14,7 @@ from ridgeline.bench.accuracy import Divergence, compare
 from ridgeline.bench.quality import Asked, Gate, QualityOptions, QualityReport, TextResult, judge, shipped_texts
 from ridgeline.bench.quality_needle import DEPTHS, Found, needles, search
 from ridgeline.bench.quality_rtn import Rtn, parse, round_to_nearest
-from ridgeline.bench.quality_show import render
+from ridgeline.bench.quality_show import render, undecided
 from ridgeline.bench.quality_tasks import CHUNK, Answers, Asker, Item, Task, lookup_task, shipped_tasks
 from ridgeline.bench.runner import Array, Ids
 from ridgeline.cli import main
@@ -131,6 +131,42 @@ def test_divergence_of_known_distributions() -> None:
     assert found.kl_max == pytest.approx(far) and found.kl_mean == pytest.approx(far / 1000)
     assert found.kl_p99 == pytest.approx(0.0, abs=1e-12) and 0 < found.kl_p999 < far
     assert found.ppl == pytest.approx(np.exp((999 * np.log(2) - np.log(0.75)) / 999), rel=1e-3)
+
+
+def test_the_interval_of_a_rise_comes_from_paired_losses() -> None:
+    """Both sides share the text's difficulty; only their differences count."""
+    rng = np.random.default_rng(0)
+    hard = rng.normal(0, 3, 4001).astype(np.float32)  # how unlikely the next token is, for both
+
+    def model(extra: float, less: float) -> Any:
+        def logits(past: int, tokens: Ids, want: int) -> Array:
+            rows = np.zeros((want, 2), np.float32)
+            at = np.arange(past, past + want)
+            rows[:, 1] = hard[at] + np.where(rng_of(at) < 0.5, extra, less)
+            return rows
+
+        return logits
+
+    def rng_of(at: Any) -> Any:
+        return np.random.default_rng(1).random(4001)[at]
+
+    ids = np.zeros(4001, np.int32)
+    ppl, (same, worse) = compare(model(0, 0), {"same": model(0, 0), "worse": model(0.06, -0.02)}, [ids])
+    assert (same.rise_low, same.rise_high) == (0, 0)
+    rise = worse.ppl / ppl - 1
+    assert worse.rise_low is not None and worse.rise_high is not None and 0 < worse.rise_low < rise < worse.rise_high < 0.02
+    assert compare(model(0, 0), {"few": model(1, 1)}, [ids[:200]])[1][0].rise_low is None
+
+
+def test_an_interval_across_the_limit_is_said_to_decide_nothing() -> None:
+    texts = (result(rise_low=-0.01, rise_high=0.031), result(rise_low=0.001, rise_high=0.019))
+    report = QualityReport("b", ("c",), 512, texts, (), tuple(judge(Gate(), texts, [])))
+    assert undecided(report) == (
+        "c, t: 100 positions do not tell whether perplexity rises by more than 3.00% (+1.00%, 95% -1.00..+3.10%):"
+        " --positions N and a longer --text do",
+    )
+    assert "-1.00..+3.10%" in render(report) and undecided(report)[0] in render(report)
+    assert undecided(QualityReport("b", ("c",), 512, texts, (), tuple(judge(Gate(ppl=None), texts, [])))) == ()
 
 
 def result(**changes: float) -> TextResult:

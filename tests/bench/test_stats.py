@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ridgeline.bench.stats import Ratio, interval_of_median, paired_ratio, quantiles, sentence, summary
+from ridgeline.bench.stats import Ratio, interval_of_mean, interval_of_median, paired_ratio, quantiles, sentence, summary
 
 
 def test_percentiles_interpolate() -> None:
@@ -71,3 +71,23 @@ def test_median_intervals() -> None:
     assert interval_of_median([1.0, 2.0]) is None
     found = interval_of_median(np.arange(101.0))
     assert found is not None and 30 < found[0] < 50 < found[1] < 70
+
+
+@pytest.mark.parametrize("like", [1, 40])
+def test_intervals_of_a_mean_cover_it_where_neighbours_are_alike(like: int) -> None:
+    """Moving averages of `like` numbers: single values would promise an interval that is several times too narrow."""
+    rng = np.random.default_rng(like)
+    hits = narrow = 0
+    for _ in range(300):
+        noise = rng.standard_normal(1600 + like - 1)
+        series = np.convolve(noise, np.ones(like) / like, "valid") + 2.0
+        found, naive = interval_of_mean(series, 64), interval_of_mean(series)
+        assert found is not None and naive is not None
+        hits += found[0] <= 2.0 <= found[1]
+        narrow += naive[0] <= 2.0 <= naive[1]
+    assert 0.87 < hits / 300 < 0.99
+    assert (narrow / 300 < 0.5) == (like > 1)
+
+
+def test_intervals_of_a_mean_need_four_runs() -> None:
+    assert interval_of_mean(np.ones(255), 64) is None and interval_of_mean(np.ones(256), 64) == (1.0, 1.0) and interval_of_mean([]) is None

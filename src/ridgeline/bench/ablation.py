@@ -75,7 +75,7 @@ class Ablation:
 def _variant(model: OpenModel, whole: CpuProgram, *, fused: bool = True, threads: int | None = None) -> CpuProgram:
     plan = model.plan
     wanted = LoadPlan(plan.blocks, plan.block_size, plan.kv_dtype, threads or plan.threads)
-    return cpu.load(model.spec.graph, model.spec.tensors, wanted, whole.isa, shared=whole.packed, fused=fused)
+    return cpu.load(model.spec.graph, model.weights(), wanted, whole.isa, shared=whole.packed, fused=fused)
 
 
 def _logits(program: CpuProgram, tokens: Ids, chunk: int) -> tuple[Array, Array]:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ridgeline.bench.runner import Array, Ids, OneSequence
+from ridgeline.bench.stats import interval_of_mean
 from ridgeline.engine.loader import OpenModel, load_program, open_model
 from ridgeline.engine.words import open_words
 from ridgeline.errors import UserError, within
@@ -24,6 +25,7 @@ Doubles = npt.NDArray[np.float64]
 Logits = Callable[[int, Ids, int], Array]  # as `OneSequence.logits`
 CHUNK = 128  # tokens per forward, so that a large vocabulary's logits stay small
 ROWS = 16  # rows compared at once, in float64
+_RUN = 64  # neighbouring tokens whose losses are alike: they count as one sample of a perplexity's noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class AccuracyOptions:
 @dataclass(frozen=True, slots=True)
 class Divergence:
     """One engine against the reference. kl_*: nats of KL(reference || engine) per position; top1: share of positions with the same
-    likeliest token; ppl: perplexity of the text's own next tokens."""
+    likeliest token; ppl: perplexity of the text's own next tokens; rise_low, rise_high: 95% interval of ppl over the reference's, less 1,
+    from the tokens' differences; None for few positions."""
 
     name: str
     positions: int
@@ -55,6 +58,8 @@ class Divergence:
     kl_max: float
     top1: float
     ppl: float
+    rise_low: float | None = None
+    rise_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ def compare(reference: Logits, engines: Mapping[str, Logits], windows: Sequence[
             for name, engine in engines.items():
                 _add(seen[name], base, engine(past, tokens, len(tokens)), follow)
             _add(own, base, base, follow)
-    return _perplexity(own), tuple(_divergence(name, s) for name, s in seen.items())
+    return _perplexity(own), tuple(_divergence(name, s, own) for name, s in seen.items())
 
 
 def _add(seen: _Seen, reference: Array, other: Array, follow: Ids) -> None:
@@ -124,11 +129,21 @@ def _perplexity(seen: _Seen) -> float:
     return float(np.exp(np.concatenate(seen.nll).mean()))
 
 
-def _divergence(name: str, seen: _Seen) -> Divergence:
+def _divergence(name: str, seen: _Seen, own: _Seen) -> Divergence:
+    off = interval_of_mean(np.concatenate(seen.nll) - np.concatenate(own.nll), _RUN)
+    low, high = (None, None) if off is None else (float(np.expm1(off[0])), float(np.expm1(off[1])))
     kl = np.concatenate(seen.kl)
     median, p99, p999 = np.percentile(kl, (50, 99, 99.9))
     same = float(np.concatenate(seen.same).mean())
-    return Divergence(name, len(kl), float(kl.mean()), float(median), float(p99), float(p999), float(kl.max()), same, _perplexity(seen))
+    return Divergence(
+        name, len(kl), float(kl.mean()), float(median), float(p99), float(p999), float(kl.max()), same, _perplexity(seen), low, high
+    )  # fmt: skip
+
+
+def interval_text(found: Divergence) -> str:
+    """Of the rise of perplexity, in percent; a dash for none."""
+    low, high = found.rise_low, found.rise_high
+    return "-" if low is None or high is None else f"{100 * low:+.2f}..{100 * high:+.2f}%"
 
 
 def cut_windows(ids: Sequence[int], prefix: Sequence[int], positions: int, window: int) -> list[Ids]:
@@ -182,8 +197,8 @@ def render(report: AccuracyReport) -> str:
     """The report for people: one line an engine."""
     r = report
     lines = [f"{r.model}: {r.positions} positions, windows of {r.window}; reference perplexity {r.ppl:.4f}"]
-    lines.append(f"  {'engine':<16}{'KL mean':>11}{'median':>11}{'p99':>11}{'max':>11}{'top-1':>9}{'ppl':>10}{'ppl off':>9}")
+    lines.append(f"  {'engine':<16}{'KL mean':>11}{'median':>11}{'p99':>11}{'max':>11}{'top-1':>9}{'ppl':>10}{'ppl off':>9}{'95%':>18}")
     for e in r.engines:
         kl = "".join(f"{v:>11.2e}" for v in (e.kl_mean, e.kl_median, e.kl_p99, e.kl_max))
-        lines.append(f"  {e.name:<16}{kl}{e.top1:>9.2%}{e.ppl:>10.4f}{e.ppl / r.ppl - 1:>+9.2%}")
+        lines.append(f"  {e.name:<16}{kl}{e.top1:>9.2%}{e.ppl:>10.4f}{e.ppl / r.ppl - 1:>+9.2%}{interval_text(e):>18}")
     return "\n".join(lines)

@@ -82,7 +82,7 @@ def paired_ratio(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Ratio
         return Ratio(math.exp(center), 0.0, math.inf, 1)
     rng = np.random.default_rng(seed)
     means = logs[rng.integers(0, count, (RESAMPLES, count))].mean(axis=1)
-    t = _T975[count - 2] if count - 2 < len(_T975) else 1.96
+    t = _t975(count - 1)
     tail = NormalDist().cdf(-t * math.sqrt(count / (count - 1)))
     low, high = np.quantile(means, (tail, 1 - tail))
     reach = t * float(logs.std(ddof=1)) / math.sqrt(count)
@@ -98,6 +98,25 @@ def interval_of_median(values: Sequence[float] | Floats, seed: int = 0) -> tuple
     medians = np.median(found[rng.integers(0, len(found), (1000, len(found)))], axis=1)
     low, high = np.quantile(medians, (0.025, 0.975))
     return float(low), float(high)
+
+
+def interval_of_mean(values: Sequence[float] | Floats, run: int = 1) -> tuple[float, float] | None:
+    """95% interval of the mean of a series whose neighbours are alike: Student's t on the means of runs of at least `run` values ("batch
+    means"), which are nearly independent where runs are longer than the likeness reaches. None below 4 runs."""
+    found = np.asarray(values, np.float64)
+    count = len(found) // max(1, run)
+    if count < 4:
+        return None
+    parts = np.array_split(found, count)
+    means, sizes = np.array([part.mean() for part in parts]), np.array([len(part) for part in parts])
+    center = float(found.mean())
+    variance = float((sizes * np.square(means - center)).sum()) / (count - 1) / len(found)
+    reach = _t975(count - 1) * math.sqrt(variance)
+    return center - reach, center + reach
+
+
+def _t975(freedom: int) -> float:
+    return _T975[freedom - 1] if freedom <= len(_T975) else 1.96
 
 
 def sentence(a: str, b: str, ratio: Ratio, *, higher_is_better: bool) -> str:

@@ -27,15 +27,17 @@ from ridgeline.engine.speculators import LoadedDraft, make_speculator, step_seco
 from ridgeline.engine.words import Words, open_words
 from ridgeline.formats.checkpoint import Checkpoint, open_checkpoint
 from ridgeline.formats.pull import resolve as find
-from ridgeline.formats.tensors import Tensor
+from ridgeline.formats.tensors import Tensor, Tensors
 from ridgeline.graph.caches import cache_groups
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.ops import Embed
 from ridgeline.graph.step import Step
+from ridgeline.kv.layout import split_kv_dtype
 from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.models import ModelSpec, load_spec
 from ridgeline.options import Options, Plan, speculative_config
 from ridgeline.planner.cost import GraphCost
+from ridgeline.quant.keys import even_keys
 from ridgeline.scheduler.state import SchedulerConfig, SchedulerState
 
 # Looks at what will be asked of a model before anything is packed, and refuses it by raising.
@@ -52,6 +54,11 @@ class OpenModel:
     spec: ModelSpec
     plan: Plan
     draft: OpenModel | None = None
+
+    def weights(self) -> Tensors:
+        """What a program packs: the file's tensors, with even keys (`quant.keys`) where the cache keeps keys in codes."""
+        codes = split_kv_dtype(self.plan.kv_dtype)[0] in ("int8", "int4")
+        return even_keys(self.spec.graph, self.spec.tensors) if codes else self.spec.tensors
 
     def costs(self) -> GraphCost:
         """What steps of this graph move and compute, with the bytes that its tensors take in the file."""
@@ -172,7 +179,7 @@ def load_program(model: OpenModel, shared: Program | None = None, taps: tuple[st
         from ridgeline.backends import reference
 
         wanted = LoadPlan(plan.blocks, plan.block_size, plan.kv_dtype, plan.threads, taps)
-        return reference.load(spec.graph, spec.tensors, wanted, shared if isinstance(shared, reference.ReferenceProgram) else None)
+        return reference.load(spec.graph, model.weights(), wanted, shared if isinstance(shared, reference.ReferenceProgram) else None)
     return load_cpu(model, shared if isinstance(shared, CpuProgram) else None, taps)
 
 
@@ -184,7 +191,7 @@ def load_cpu(model: OpenModel, shared: CpuProgram | None = None, taps: tuple[str
         if shared is None:
             check_kernels(spec.tensors.values(), None if plan.isa == "auto" else plan.isa)
         isa, packed = None if plan.isa == "auto" else plan.isa, None if shared is None else shared.packed
-        program = cpu.load(spec.graph, spec.tensors, wanted, isa, report, shared=packed)
+        program = cpu.load(spec.graph, model.weights(), wanted, isa, report, shared=packed)
     model.checkpoint.check_unchanged()
     model.checkpoint.release_all()
     return program

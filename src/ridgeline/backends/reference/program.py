@@ -9,7 +9,7 @@ import ridgeline.backends.reference.ops as f
 from ridgeline.backends.base import LoadPlan
 from ridgeline.backends.reference.pool import KvPool
 from ridgeline.errors import InternalError
-from ridgeline.formats.tensors import Tensors
+from ridgeline.formats.tensors import Tensor, Tensors
 from ridgeline.graph.caches import Paged, cache_groups
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.ops import (
@@ -50,7 +50,7 @@ class ReferenceProgram:
             raise InternalError(f"graph {graph.name} has no tap {unknown[0]}; it has {', '.join(graph.outputs)}")
         self.graph, self.plan = graph, plan
         self._tensors = tensors
-        self._weights: dict[str, Array] = {} if shared is None else shared._weights
+        self._weights: dict[Tensor, Array] = {} if shared is None else shared._weights  # by tensor: programs may differ in a norm
         groups = cache_groups(graph.caches)
         if len(plan.blocks) != len(groups):
             raise InternalError(f"plan gives blocks for {len(plan.blocks)} cache groups, the graph has {len(groups)}")
@@ -64,10 +64,10 @@ class ReferenceProgram:
 
     def weight(self, name: str) -> Array:
         """The decoded weight, float32, in the tensor's shape. A tied name gives the tensor it shares."""
-        stored = self.graph.tied.get(name, name)
-        if stored not in self._weights:
-            self._weights[stored] = decode_tensor(self._tensors[stored])
-        return self._weights[stored]
+        tensor = self._tensors[self.graph.tied.get(name, name)]
+        if tensor not in self._weights:
+            self._weights[tensor] = decode_tensor(tensor)
+        return self._weights[tensor]
 
     def forward(self, step: Step) -> None:
         """Run the step. Every value of it stays readable (`value`) until the next one."""
