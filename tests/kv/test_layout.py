@@ -7,6 +7,8 @@ import pytest
 from ridgeline.errors import UserError
 from ridgeline.graph.caches import Cache, Paged, State, cache_groups
 from ridgeline.kv.layout import (
+    KvFormat,
+    bf16_pairs,
     block_bytes,
     blocks_needed,
     bytes_per_token,
@@ -49,6 +51,14 @@ GOLDEN = {
     "Jamba-v0.1": ([*dense(4, 8, 128), State("mamba", (4_587_520,))], 16_384, 0),
     "Falcon-Mamba-7B": ([State(f"s{i}", (8192, 20)) for i in range(64)], 0, 0),
 }
+
+
+def test_which_numbers_are_multiplied_in_pairs_of_bfloat16() -> None:
+    plain, odd, mla = Paged("a", 2, 64, 64), Paged("b", 2, 7, 7), Paged("c", 1, 576, 512, v_aliases_k=True)
+    assert [bf16_pairs(c, "bf16") for c in (plain, odd, mla)] == [(True, True), (False, True), (True, False)]
+    assert (bf16_pairs(plain, "bf16/int8"), bf16_pairs(plain, "int8/bf16")) == ((True, False), (False, True))
+    assert {bf16_pairs(plain, d) for d in ("f32", "f16", "int8", "int4")} == {(False, False)}
+    assert bf16_pairs(plain, KvFormat("bf16", 16)) == (True, True) and bf16_pairs(plain, KvFormat("fp8", 8)) == (False, False)
 
 
 @pytest.mark.parametrize("model", GOLDEN)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.planner import planner_shapes as shapes
 
+from ridgeline.graph.caches import Paged
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.manifest import manifest
 from ridgeline.graph.ops import Attend, Embed, Linear, LinearGroup
@@ -173,7 +175,31 @@ def test_formats_decide_the_arithmetic() -> None:
         book = GraphCost(graph, sizes)
         total = book.total(book.work([Span(0, 0, 4, 4)]))
         assert total.int8_flops == (total.linear_flops if integer else 0)
-        assert total.flops == total.int8_flops + total.f32_flops
+        attention = sum(book.op(op, book.work([Span(0, 0, 4, 4)])).flops for op in graph.ops if isinstance(op, Attend))
+        assert total.bf16_flops == attention > 0
+        assert total.flops == total.int8_flops + total.f32_flops + total.bf16_flops
+
+
+@pytest.mark.parametrize("kv_dtype, keys, values", [("bf16", 1, 1), ("bf16/int8", 1, 0), ("int8/bf16", 0, 1), ("f16", 0, 0)])
+def test_a_bfloat16_cache_is_multiplied_in_pairs(kv_dtype: str, keys: int, values: int) -> None:
+    """Keys and values each by their dtype; what they take in all is the same for every dtype."""
+    book, step = GraphCost(tiny(), kv_dtype=kv_dtype), [Span(0, 6, 1, 1), Span(1, 0, 4, 0)]
+    visible = 7 + 4 * 5 // 2
+    for op in book.graph.ops:
+        cost = book.op(op, book.work(step))
+        if isinstance(op, Attend):
+            assert cost.bf16_flops == 2 * 4 * 8 * visible * (keys + values)
+            assert cost.bf16_flops + cost.f32_flops == cost.flops == 4 * 4 * 8 * visible
+        else:
+            assert cost.bf16_flops == 0
+
+
+def test_values_that_lie_in_the_keys_rows_are_multiplied_as_float32() -> None:
+    """MLA: only the scores come in pairs."""
+    caches = tuple(replace(c, v_aliases_k=True) for c in tiny().caches if isinstance(c, Paged))
+    book = GraphCost(replace(tiny(), caches=caches))
+    cost = next(book.op(op, book.work([Span(0, 8, 1, 1)])) for op in book.graph.ops if isinstance(op, Attend))
+    assert cost.bf16_flops == cost.f32_flops == 2 * 4 * 9 * 8
 
 
 def test_ops_sum_to_the_total() -> None:

@@ -27,17 +27,20 @@ from ridgeline.planner.roofline import predict
 from ridgeline.planner.setup import Setup, host_device
 
 MACHINE = Machine("test", 12.0, 300.0, 90.0, 2, "avx2", "measured")
+PAIRS = replace(MACHINE, isa="avx512_bf16", bf16_gflops=180.0)
 
 
 @pytest.mark.parametrize("graph", shapes.several(), ids=lambda g: f"{len(g.ops)}-{g.caches[0].window}")  # type: ignore[union-attr]
-def test_fast_equals_slow(graph: Graph) -> None:
-    book = GraphCost(graph)
-    fast = StepPredictor(book, MACHINE)
+@pytest.mark.parametrize("machine", [MACHINE, PAIRS], ids=lambda m: m.isa)
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8/bf16"])
+def test_fast_equals_slow(graph: Graph, machine: Machine, kv_dtype: str) -> None:
+    book = GraphCost(graph, kv_dtype=kv_dtype)
+    fast = StepPredictor(book, machine)
     rng = np.random.default_rng(0)
     for _ in range(25):
         spans = [Span(i, int(rng.integers(0, 300)), int(rng.integers(0, 60)), 0) for i in range(int(rng.integers(0, 5)))]
         spans = [Span(s.seq, s.past, s.new, int(rng.integers(0, min(s.new, 3) + 1))) for s in spans]
-        assert fast(spans) == pytest.approx(predict(book, spans, MACHINE).lower_s, rel=1e-9, abs=1e-18)
+        assert fast(spans) == pytest.approx(predict(book, spans, machine).lower_s, rel=1e-9, abs=1e-18)
     assert fast([]) == 0
 
 
@@ -45,7 +48,7 @@ def test_shared_walks_save_reads() -> None:
     """Eight sequences that read one prefix together: seven reads less, until arithmetic is what they wait for (contradiction C4)."""
     book = GraphCost(shapes.mistral_7b())
     spans, walk = [Span(i, 4000, 1, 1) for i in range(8)], [SharedWalk(tuple(range(8)), 3840)]
-    quick = StepPredictor(book, replace(MACHINE, f32_gflops=1e6))
+    quick = StepPredictor(book, replace(MACHINE, f32_gflops=1e6, bf16_gflops=1e6))
     assert quick(spans) - quick(spans, walk) == pytest.approx(7 * 3840 * 131_072 / 12e9, rel=1e-6)
     slow = StepPredictor(book, MACHINE)
     assert 0 < slow(spans) - slow(spans, walk) < 7 * 3840 * 131_072 / 12e9

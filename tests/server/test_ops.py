@@ -67,22 +67,25 @@ def test_metrics_have_vllm_names_and_add_up() -> None:
 def test_shares_of_the_ceilings_where_those_were_measured() -> None:
     class Busy(FakeEngine):
         def stats(self) -> dict[str, float]:
-            counted = {"flops_integer": 600, "flops_float": 50, "bytes_weights": 5, "bytes_kv_read": 3, "bytes_kv_written": 2}
-            return {**counted, "recent_memory_bytes_per_s": 6e9, "recent_flops_integer_per_s": 1e11, "recent_flops_float_per_s": 1e10}
+            done = {"flops_integer": 600, "flops_float": 50, "flops_bfloat16": 30}
+            moved = {"bytes_weights": 5, "bytes_kv_read": 3, "bytes_kv_written": 2}
+            rates = {"recent_flops_integer_per_s": 1e11, "recent_flops_float_per_s": 1e10, "recent_flops_bfloat16_per_s": 6e10}
+            return {**done, **moved, "recent_memory_bytes_per_s": 6e9, **rates}
 
     ours = (("engine", "0"), ("model_name", "tiny"))
-    with running(Busy(), features=Features(ceilings=Ceilings(30e9, 1e12, 1e11))) as server:
+    with running(Busy(), features=Features(ceilings=Ceilings(30e9, 1e12, 1e11, 2e11))) as server:
         found = samples(server.get("/metrics")[2].decode())
-    assert found["ridgeline:memory_bandwidth_share", ours] == 0.2 and found["ridgeline:compute_share", ours] == 0.2
+    assert found["ridgeline:memory_bandwidth_share", ours] == 0.2 and found["ridgeline:compute_share", ours] == pytest.approx(0.5)
     assert found["vllm:estimated_read_bytes_per_gpu_total", ours] == 8 and found["vllm:estimated_write_bytes_per_gpu_total", ours] == 2
-    assert found["vllm:estimated_flops_per_gpu_total", ours] == 650
+    assert found["vllm:estimated_flops_per_gpu_total", ours] == 680
+    assert found["ridgeline:flops_total", (*ours[:1], ("kind", "bfloat16"), *ours[1:])] == 30
     assert found["ridgeline:memory_bytes_total", (*ours[:1], ("kind", "weights"), *ours[1:])] == 5
     with running(Busy()) as server:
         assert "bandwidth_share" not in server.get("/metrics")[2].decode()
 
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
-    with running(features=Features(ceilings=Ceilings(1, 1, 1))) as server:
+    with running(features=Features(ceilings=Ceilings(1, 1, 1, 1))) as server:
         text = server.get("/metrics")[2].decode()
     names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
     board: Any = json.loads(DASHBOARD.read_text())

@@ -5,11 +5,15 @@ Knows no kernel's inside.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from ridgeline.backends.base import KEY_SEGMENT
+from ridgeline.graph.caches import Paged
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.ops import AddNorm, Attend, LinearGroup
+from ridgeline.kv.layout import bf16_pairs
+from ridgeline.types import PAIRS_ISA
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class KernelChoice:
 
 def why_kernel(isa: str, forced: bool, kernel: str) -> str:
     """The reason for a row: `isa` is what the program was loaded for, `forced` whether somebody asked for it."""
+    if isa == PAIRS_ISA and isa not in kernel and "avx512" in kernel:
+        return f"{isa} is avx512 in all but attention"
     if isa not in kernel:
         return f"no {isa} kernel for this format, so the best one below it"
     return "asked for" if forced else f"{isa} is the best that this CPU supports"
@@ -40,8 +46,8 @@ class Technique:
     difference: str
 
 
-def techniques(graph: Graph, threads: int, instructions: int) -> list[Technique]:
-    """Of a fused graph on the CPU; `instructions`: of its native program."""
+def techniques(graph: Graph, threads: int, instructions: int, isa: str, kv_dtype: str) -> list[Technique]:
+    """Of a fused graph on the CPU; `instructions`: of its native program, which was loaded for `isa`."""
     groups, norms, attends = (sum(isinstance(op, kind) for op in graph.ops) for kind in (LinearGroup, AddNorm, Attend))
     several = f"on {threads} threads" if threads > 1 else "off: one thread"
     segments, ablation = f"of {KEY_SEGMENT} keys", "bench engine --scenario ablation"
@@ -50,6 +56,18 @@ def techniques(graph: Graph, threads: int, instructions: int) -> list[Technique]
         Technique("fused add and norm", f"{norms} times", "a residual sum is normed where it is made", ablation),
         Technique("FlashAttention", f"{attends} times", "online softmax (max, sum, output) over tiles; no T x S scores", "--isa"),
         Technique("FlashDecoding", several, f"segments {segments} of one sequence on several threads, merged in order", "--threads 1"),
+        Technique("bfloat16 pairs", _pairs(graph, isa, kv_dtype), "attention multiplies a bf16 KV cache by twos", "--isa avx512"),
         Technique("cascade", "when shared", f"a prefix is walked once, by segments {segments}", "bench engine --scenario branch"),
         Technique("CUDA graphs", "no: no GPU", f"a step is one native call of {instructions} instructions anyway", "-"),
     ]  # fmt: skip
+
+
+def _pairs(graph: Graph, isa: str, kv_dtype: str) -> str:
+    """How often attention multiplies in pairs, and what of it, or why not."""
+    if isa != PAIRS_ISA:
+        return f"no: isa {isa}"
+    caches = {c.name: c for c in graph.caches if isinstance(c, Paged)}
+    found = Counter(bf16_pairs(caches[op.cache], kv_dtype) for op in graph.ops if isinstance(op, Attend))
+    parts = {(True, True): "", (True, False): ", keys only", (False, True): ", values only"}
+    said = [f"{found[both]} times{what}" for both, what in parts.items() if found[both]]
+    return "; ".join(said) or f"no: the KV cache is {kv_dtype}"

@@ -6,8 +6,9 @@ import platform
 
 from ridgeline.bench.held import window_lines
 from ridgeline.bench.lengths import LengthReport
+from ridgeline.bench.micro_report import ceilings
 from ridgeline.bench.record import command_line
-from ridgeline.bench.report_schema import Ceiling, Line, Plot, Prediction, ReportDocument, Setup
+from ridgeline.bench.report_schema import Line, Plot, Prediction, ReportDocument, Setup
 
 FITTED, FASTEST = "fitted: to the measured points", "predicted: roofline's fastest"
 
@@ -15,11 +16,10 @@ FITTED, FASTEST = "fitted: to the measured points", "predicted: roofline's faste
 def document(r: LengthReport, version: str) -> ReportDocument:
     """First and next tokens against the length, with and without a cache, in figures."""
     m = r.machine
-    ceilings = (Ceiling("read bandwidth", m.read_gb_s, "GB/s", m.provenance), Ceiling("int8 products", m.int8_gops, "GOP/s", m.provenance))
     setup = Setup(
         {"host": m.name, "threads": r.threads}, {"ridgeline": version, "python": platform.python_version()},
         settings={"model": r.model}, commands=(command_line(),),
-        ceilings=ceilings, date=m.date,
+        ceilings=ceilings(m), date=m.date,
     )  # fmt: skip
     predictions = tuple(
         Prediction(f"{r.model}, {row.tokens} tokens", metric, predicted * 1e3, measured * 1e3, label=FASTEST)

@@ -14,7 +14,7 @@ from ridgeline.planner.roofline import predict_prompt, times
 
 @dataclass(frozen=True, slots=True)
 class PromptWork:
-    """FLOPs of a prompt, and the seconds they take at this machine's peaks (integer products at one, the rest at the other)."""
+    """FLOPs of a prompt, and the seconds they take at this machine's peaks (each kind of product at its own)."""
 
     flops: int
     at_peak_s: float

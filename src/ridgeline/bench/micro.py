@@ -100,6 +100,7 @@ class MicroReport:
     peak_gb_s: float
     peak_int8_gops: float
     peak_f32_gflops: float
+    peak_bf16_gflops: float
     prompt_fraction_of_int8: float
     gen_fraction_of_read: float
     predicted_prompt_tok_s: float
@@ -258,6 +259,7 @@ def _report(
         model=bench.plan.model, prompt=bench.asked.prompt, gen=bench.asked.gen, threads=bench.plan.threads, isa=bench.isa,
         prompt_tok_s=bench.asked.prompt / prompt_s, gen_tok_s=bench.asked.gen / gen_s, prompt_gops=gops, gen_gb_s=gb_s,
         peak_gb_s=machine.read_gb_s, peak_int8_gops=machine.int8_gops, peak_f32_gflops=machine.f32_gflops,
+        peak_bf16_gflops=machine.bf16_gflops,
         prompt_fraction_of_int8=gops / machine.int8_gops, gen_fraction_of_read=gb_s / machine.read_gb_s,
         predicted_prompt_tok_s=bench.asked.prompt / prompt.lower_s, predicted_gen_tok_s=bench.asked.gen / gen.lower_s,
         prompt_bound=prompt.bound, gen_bound=gen.bound, machine=machine, load_before=load, runs=runs, speeds=speeds, ops=accounts[0],
@@ -283,7 +285,8 @@ def render(report: MicroReport) -> str:
         f" = {r.prompt_fraction_of_int8:4.0%} of int8 peak   roofline {r.predicted_prompt_tok_s:9.1f} tok/s ({r.prompt_bound})",
         f"  gen    {r.gen:>5}  {r.gen_tok_s:9.1f} tok/s  {r.gen_gb_s:7.1f} GB/s of weights and KV"
         f" = {r.gen_fraction_of_read:4.0%} of read peak   roofline {r.predicted_gen_tok_s:9.1f} tok/s ({r.gen_bound})",
-        f"  ceilings ({m.provenance} {m.date}): read {m.read_gb_s:.1f} GB/s, int8 {m.int8_gops:.0f} GOPS, f32 {m.f32_gflops:.0f} GFLOP/s",
+        f"  ceilings ({m.provenance} {m.date}): read {m.read_gb_s:.1f} GB/s, int8 {m.int8_gops:.0f} GOPS, f32 {m.f32_gflops:.0f} GFLOP/s"
+        + (f", bf16 pairs (attention) {m.bf16_gflops:.0f} GFLOP/s" if m.pairs else ""),
     ]
     warning = busy_warning(r.load_before)
     if warning:

@@ -9,6 +9,7 @@ from ridgeline.bench.components import layers_of
 from ridgeline.bench.micro import MicroReport, OpRow
 from ridgeline.bench.record import command_line
 from ridgeline.bench.report_schema import Ceiling, Prediction, ReportDocument, Roof, Roofline, RoofPoint, Setup, Table
+from ridgeline.planner.hardware import Machine
 
 LEAST_SHARE, MOST_OPS = 0.05, 6  # of a phase's time; op points of one phase
 
@@ -16,17 +17,14 @@ LEAST_SHARE, MOST_OPS = 0.05, 6  # of a phase's time; op points of one phase
 def document(r: MicroReport, version: str) -> ReportDocument:
     """Everything of one run. The roofline's roofs are the measured ceilings of the same run."""
     m = r.machine
-    ceilings = (
-        Ceiling("read bandwidth", m.read_gb_s, "GB/s", m.provenance), Ceiling("int8 products", m.int8_gops, "GOP/s", m.provenance),
-        Ceiling("f32 products", m.f32_gflops, "GFLOP/s", m.provenance),
-    )  # fmt: skip
     setup = Setup(
         {"host": m.name, "threads": r.threads, "kernels": r.isa, "load before": r.load_before},
         {"ridgeline": version, "python": platform.python_version()}, {},
         {"model": r.model, "prompt": r.prompt, "generated": r.gen, "runs": max((len(v) for v in r.runs.values()), default=0)},
-        (command_line(),), ceilings, m.date,
+        (command_line(),), ceilings(m), m.date,
     )  # fmt: skip
-    roofs = (Roof("int8", m.int8_gops, m.provenance), Roof("f32", m.f32_gflops, m.provenance))
+    peaks = {"int8": m.int8_gops, "f32": m.f32_gflops} | ({"bf16 pairs": m.bf16_gflops} if m.pairs else {})
+    roofs = tuple(Roof(name, peak, m.provenance) for name, peak in peaks.items())
     roofline = Roofline(f"{m.name}, {r.threads} threads", m.read_gb_s, roofs, tuple(_points(r)), m.provenance)
     fastest = "predicted: roofline's fastest"
     predictions = (
@@ -37,6 +35,14 @@ def document(r: MicroReport, version: str) -> ReportDocument:
         "bench micro", f"{r.model}, one sequence", setup, rooflines=(roofline,), predictions=predictions, tables=tuple(_tables(r)),
         notes=("The roofline's time is the fastest that the ceilings allow: no run is faster.",),
     )  # fmt: skip
+
+
+def ceilings(m: Machine) -> tuple[Ceiling, ...]:
+    """Of memory and of each kind of product."""
+    found = [("read bandwidth", m.read_gb_s, "GB/s"), ("int8 products", m.int8_gops, "GOP/s"), ("f32 products", m.f32_gflops, "GFLOP/s")]
+    if m.pairs:
+        found.append(("bf16 pairs, attention", m.bf16_gflops, "GFLOP/s"))
+    return tuple(Ceiling(*facts, m.provenance) for facts in found)
 
 
 def _points(r: MicroReport) -> Iterator[RoofPoint]:

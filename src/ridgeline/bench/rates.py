@@ -71,7 +71,7 @@ def _attention_flops(book: GraphCost, spans: Sequence[Span], walks: Sequence[Sha
 
     def flops(part: Sequence[Span]) -> float:
         step = book.work(part)
-        return float(sum(book.op(op, step).f32_flops for op in book.graph.ops if isinstance(op, Attend)))
+        return float(sum(book.op(op, step).flops for op in book.graph.ops if isinstance(op, Attend)))
 
     shared = {i: walk.tokens for walk in walks for i in walk.spans}
     decodes = [(i, s) for i, s in enumerate(spans) if s.new == 1]

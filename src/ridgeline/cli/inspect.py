@@ -53,7 +53,7 @@ def show(options: Options, asked: Asked, *, as_json: bool) -> None:
     if asked.kernels:
         program = load_cpu(model)
         parts["kernels"] = [asdict(row) for row in program.kernels()]
-        used = techniques(program.graph, model.plan.threads, program.native.instructions())
+        used = techniques(program.graph, model.plan.threads, program.native.instructions(), program.isa, model.plan.kv_dtype)
         parts["techniques"] = [asdict(row) for row in used]
     if as_json:
         print_json(parts)

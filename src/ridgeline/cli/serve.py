@@ -141,7 +141,8 @@ def _state(options: ServeOptions, model: LoadedModel, template: str | None) -> S
         "enable_prefix_caching": str(plan.prefix_caching), "kv_cache_memory_bytes": str(plan.kv_bytes),
     }  # fmt: skip
     machine = _measured(model)
-    ceilings = None if machine is None else Ceilings(*(1e9 * v for v in (machine.read_gb_s, machine.int8_gops, machine.f32_gflops)))
+    peaks = () if machine is None else (machine.read_gb_s, machine.int8_gops, machine.f32_gflops, machine.bf16_gflops)
+    ceilings = Ceilings(*(1e9 * peak for peak in peaks)) if peaks else None
     features = Features(
         version=__version__, ceilings=ceilings, cache_info=info, show_cache=options.enable_cache_endpoint, log_prompts=options.log_prompts,
         allow_template=options.trust_request_chat_template,

@@ -35,10 +35,12 @@ class Traffic:
         """Totals by name: operations by arithmetic, bytes of weights, KV and activations; recent_*_per_s: while steps ran."""
         total, (asked, spent) = self._costs.cost(self._total), self._recent
         recent = self._costs.cost(asked)
-        rates = (recent.memory_bytes, recent.int8_flops, recent.f32_flops)
-        moved, whole, real = (value / spent if spent else 0.0 for value in rates)
+        rates = (recent.memory_bytes, recent.int8_flops, recent.f32_flops, recent.bf16_flops)
+        moved, whole, real, paired = (value / spent if spent else 0.0 for value in rates)
         return {
-            "flops_integer": total.int8_flops, "flops_float": total.f32_flops, "bytes_weights": total.weight_bytes,
+            "flops_integer": total.int8_flops, "flops_float": total.f32_flops, "flops_bfloat16": total.bf16_flops,
+            "bytes_weights": total.weight_bytes,
             "bytes_kv_read": total.kv_read_bytes, "bytes_kv_written": total.kv_write_bytes, "bytes_activations": total.activation_bytes,
             "recent_memory_bytes_per_s": moved, "recent_flops_integer_per_s": whole, "recent_flops_float_per_s": real,
+            "recent_flops_bfloat16_per_s": paired,
         }  # fmt: skip

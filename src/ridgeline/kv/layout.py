@@ -59,6 +59,13 @@ def join_kv_dtype(keys: str, values: str) -> str:
     return keys if keys == values else f"{keys}/{values}"
 
 
+def bf16_pairs(cache: Paged, dtype: str | KvFormat) -> tuple[bool, bool]:
+    """Whether keys and values are multiplied in pairs of bfloat16 by a CPU that can: keys two dimensions at a time, so not an odd number of
+    them; values two tokens at a time, so not those that lie in the keys' rows (`v_aliases_k`)."""
+    keys, values = split_kv_dtype(dtype if isinstance(dtype, str) else dtype.name)
+    return keys == "bf16" and cache.k_dim % 2 == 0, values == "bf16" and not cache.v_aliases_k
+
+
 def token_bytes(cache: Paged, dtype: str | KvFormat) -> int:
     """Bytes that one token adds to one layer's cache. A latent cache (`v_aliases_k`) stores its row once, in the dtype of keys."""
     keys, values = (dtype, dtype) if isinstance(dtype, KvFormat) else map(kv_format, split_kv_dtype(dtype))

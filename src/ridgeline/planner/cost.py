@@ -35,17 +35,19 @@ from ridgeline.graph.ops import (
 )  # fmt: skip
 from ridgeline.graph.step import SharedWalk, Span
 from ridgeline.graph.verify import selected_values, value_widths
-from ridgeline.kv.layout import first_needed, token_bytes
+from ridgeline.kv.layout import bf16_pairs, first_needed, token_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """int8_flops: linear layers with weights under 2 bytes a value (integer dot products); f32_flops: all other arithmetic.
+    """int8_flops: linear layers with weights under 2 bytes a value (integer dot products); bf16_flops: attention over a bfloat16 cache, as
+    far as a CPU may multiply it in pairs; f32_flops: all other arithmetic.
     Bytes count every tensor once per op: activations are read and written by each op, though a cache may keep them."""
 
     int8_flops: int = 0
     f32_flops: int = 0
-    linear_flops: int = 0  # the part of both that linear layers do
+    bf16_flops: int = 0
+    linear_flops: int = 0  # the part of all that linear layers do
     weight_bytes: int = 0
     kv_read_bytes: int = 0
     kv_write_bytes: int = 0
@@ -53,7 +55,7 @@ class Cost:
 
     @property
     def flops(self) -> int:
-        return self.int8_flops + self.f32_flops
+        return self.int8_flops + self.f32_flops + self.bf16_flops
 
     @property
     def memory_bytes(self) -> int:
@@ -188,8 +190,13 @@ class GraphCost:
 
     def _attend(self, op: Attend, step: Work) -> Cost:
         cache = self._caches[op.cache]
-        flops = 2 * op.heads * (cache.k_dim + cache.v_dim) * step.pairs[cache.window]
-        return Cost(f32_flops=flops, kv_read_bytes=step.keys[cache.window] * token_bytes(cache, self.kv_dtype))
+        each = 2 * op.heads * step.pairs[cache.window]
+        parts = zip((cache.k_dim, cache.v_dim), bf16_pairs(cache, self.kv_dtype), strict=True)
+        paired = each * sum(dim for dim, in_pairs in parts if in_pairs)
+        return Cost(
+            f32_flops=each * (cache.k_dim + cache.v_dim) - paired, bf16_flops=paired,
+            kv_read_bytes=step.keys[cache.window] * token_bytes(cache, self.kv_dtype),
+        )  # fmt: skip
 
     def _elementwise(self, op: Op, rows: int) -> Cost:
         made = sum(self._widths[v] for v in results(op))

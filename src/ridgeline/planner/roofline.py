@@ -49,8 +49,9 @@ class Prediction:
 
 
 def times(cost: Cost, machine: Machine) -> Times:
+    """Each kind of product at its own peak."""
     math_s = cost.int8_flops / (machine.int8_gops * 1e9) + cost.f32_flops / (machine.f32_gflops * 1e9)
-    return Times(cost.memory_bytes / (machine.read_gb_s * 1e9), math_s)
+    return Times(cost.memory_bytes / (machine.read_gb_s * 1e9), math_s + cost.bf16_flops / (machine.bf16_gflops * 1e9))
 
 
 def predict(book: GraphCost, spans: Sequence[Span], machine: Machine) -> Prediction:

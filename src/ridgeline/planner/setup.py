@@ -15,7 +15,7 @@ from ridgeline.encodings import BY_NAME
 from ridgeline.errors import UserError
 from ridgeline.graph.graph import Graph
 from ridgeline.graph.manifest import manifest
-from ridgeline.kv.layout import KvFormat
+from ridgeline.kv.layout import KvFormat, bf16_pairs
 from ridgeline.options import Options
 from ridgeline.planner.calibration import CalibratedSeconds, Calibration, linear_formats
 from ridgeline.planner.cost import GraphCost
@@ -119,9 +119,8 @@ class Setup:
                 field="--tp", value=self.layout.tp, remedy="use --replicas, or add link_GBps_one_way in a --hardware-file",
             )  # fmt: skip
         peak = self.device.peak(self.chosen_math)
-        attention = self.device.tflops.get("bf16", peak / 1e12) * 1e12
         ceilings = Ceilings(
-            self.device.name, self.memory_bytes, self.bandwidth or self.device.bandwidth_gb_s * 1e9, peak, attention,
+            self.device.name, self.memory_bytes, self.bandwidth or self.device.bandwidth_gb_s * 1e9, peak, self._attention_peak(peak),
             None if link is None else link * 1e9, "measured" if self.host else "assumed",
         )  # fmt: skip
         default = PERFECT if self.ideal or self.host else Efficiency()
@@ -131,6 +130,18 @@ class Setup:
             calibrated=self.calibrated, draft=self._draft(),
             chunk=self.chunk, value_bytes=HOST_VALUE_BYTES if self.host else 2,
         )  # fmt: skip
+
+    def _attention_peak(self, linear: float) -> float:
+        """FLOP/s of scores and values together; what is multiplied in pairs of bfloat16 has a peak of its own where the device has one."""
+        plain, pairs = self.device.tflops.get("bf16", linear / 1e12) * 1e12, self.device.pairs_tflops
+        if pairs is None:
+            return plain
+        whole = paired = 0
+        for k in self.facts.kept:
+            dims = k.cache.k_dim, k.cache.v_dim
+            whole += k.layers * k.heads * sum(dims)
+            paired += k.layers * k.heads * sum(n for n, in_pairs in zip(dims, bf16_pairs(k.cache, self.kv), strict=True) if in_pairs)
+        return whole / (paired / (pairs * 1e12) + (whole - paired) / plain) if whole else plain
 
     def _draft(self) -> Draft | None:
         """A file's draft as stored, a row's in its own format."""
@@ -211,4 +222,5 @@ def host_device(machine: Machine, memory_bytes: float) -> Device:
     return Device(
         f"this host ({machine.name})", "cpu", memory_bytes / 1e9, machine.read_gb_s, tflops, price_dates=machine.date,
         spec_source=f"probe, {machine.threads} threads, {machine.isa}", provenance=machine.provenance,
+        pairs_tflops=machine.bf16_gflops / 1e3 if machine.pairs else None,
     )  # fmt: skip

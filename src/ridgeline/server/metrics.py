@@ -51,7 +51,7 @@ _COUNTERS = (
     ("ridgeline:speculation_faults", "1 when a draft model failed: answers go on without guesses", "speculation_faults"),
     ("ridgeline:engine_restarts", "Times the engine started anew after a broken invariant", "engine_restarts"),
 )
-_FLOPS = {"integer": "flops_integer", "float": "flops_float"}
+_FLOPS = {"integer": "flops_integer", "float": "flops_float", "bfloat16": "flops_bfloat16"}
 _BYTES = {"weights": "bytes_weights", "kv_read": "bytes_kv_read", "kv_written": "bytes_kv_written"}
 _HISTOGRAM_HELP = {
     "time_to_first_token_seconds": "Seconds from arrival to the first token",
@@ -139,7 +139,8 @@ class Collected:
 
         count, gauge, ceilings = CounterMetricFamily, GaugeMetricFamily, self._state.features.ceilings
         done, moved, inside = some(_FLOPS), some(_BYTES), stats.get("bytes_activations", 0)
-        yield self._by(count, "ridgeline:flops", "Operations of steps, a multiply-add is two, by arithmetic", "kind", done)
+        text = "Operations of steps, a multiply-add is two, by arithmetic (bfloat16: attention over such a KV cache)"
+        yield self._by(count, "ridgeline:flops", text, "kind", done)
         yield self._by(count, "ridgeline:memory_bytes", "Bytes of weights and KV that steps moved", "kind", moved)
         yield self._one(count, "ridgeline:activation_bytes", "Bytes of activations between operations; caches keep most of them", inside)
         yield self._one(count, "vllm:estimated_flops_per_gpu", "Operations of steps", sum(done.values()))
@@ -151,6 +152,7 @@ class Collected:
             yield self._one(gauge, "ridgeline:memory_bandwidth_share", "Measured bandwidth that recent steps used, 0 to 1", share)
             share = stats.get("recent_flops_integer_per_s", 0.0) / ceilings.integer_per_s
             share += stats.get("recent_flops_float_per_s", 0.0) / ceilings.float_per_s
+            share += stats.get("recent_flops_bfloat16_per_s", 0.0) / ceilings.bfloat16_per_s
             yield self._one(gauge, "ridgeline:compute_share", "Measured peaks of arithmetic that recent steps used, 0 to 1", share)
             yield self._one(gauge, "ridgeline:memory_bandwidth_ceiling", "Measured bytes per second from memory", ceilings.read_bytes_per_s)
 

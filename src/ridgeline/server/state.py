@@ -61,11 +61,13 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What this machine was measured to do at most, per second: bytes from memory, integer and float32 operations."""
+    """What this machine was measured to do at most, per second: bytes from memory, integer and float32 operations, and those of attention
+    over a bfloat16 cache."""
 
     read_bytes_per_s: float
     integer_per_s: float
     float_per_s: float
+    bfloat16_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
