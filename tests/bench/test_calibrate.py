@@ -41,6 +41,8 @@ def test_everything_is_measured_and_kept() -> None:
     assert max(astuple(found.chunk)) > 0 and min(astuple(found.chunk)) >= 0
     assert set(found.linear_op_s) == set(found.linear_s) and min(min(v) for v in found.linear_op_s.values()) >= 0
     assert set(found.read_gb_s) == {"1"} and set(found.read_gb_s["1"]) == {"8", "64", "512"}
+    floats = found.float_decode, found.float_chunk
+    assert all(f is not None and max(astuple(f)) > 0 for f in floats) if found.isa == "avx512_bf16" else floats == (None, None)
     assert calibrate.load_calibration(1, found.isa) == found
     assert calibrate.load_calibration(3, found.isa) is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -105,6 +106,19 @@ def test_the_report_shows_this_runs_points_on_the_roofline(model: Path) -> None:
     assert whole["generation, 1 sequence"].intensity < prompt.intensity and all(p.label == "measured" for p in roofline.points)
     page = report([made], reported=False).html
     assert "prompt of" in page and "Time of every kind of op" in page and "roofline&#x27;s fastest" in page
+
+
+def test_pairs_of_bfloat16_have_a_roof_where_the_cpu_has_them(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention may pass the roof of float32; the prediction knows both."""
+    plain = measure(model)
+    monkeypatch.setattr(micro, "probe", lambda threads, isa, seconds: replace(MACHINE, isa="avx512_bf16", bf16_gflops=100.0))
+    pairs = measure(model)
+    assert (plain.peak_bf16_gflops, pairs.peak_bf16_gflops, pairs.as_json()["peak_bf16_gflops"]) == (50.0, 100.0, 100.0)
+    assert pairs.predicted_prompt_tok_s > plain.predicted_prompt_tok_s
+    for r, roofs in ((plain, ["int8", "f32"]), (pairs, ["int8", "f32", "bf16 pairs"])):
+        made = document(r, "1.0")
+        assert [roof.name for roof in made.rooflines[0].roofs] == roofs and len(made.setup.ceilings) == 1 + len(roofs)
+        assert ("bf16 pairs" in render(r)) == (r is pairs)
 
 
 def test_ops_account_for_the_whole_run(model: Path) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from tests.cli.tiny_gguf import CONTEXT, END_ID, tiny_gguf
 
+from ridgeline.backends.cpu import _native
+from ridgeline.backends.cpu.program import ISAS
 from ridgeline.bench.core_speed import TRIES
 from ridgeline.cli import main
 
@@ -219,6 +221,8 @@ def test_inspect_counts_what_is_in_the_file(capsys: Capture, tiny: str) -> None:
     assert {k["subject"] for k in doc["kernels"]} >= {t["name"] for t in doc["tensors"] if len(t["shape"]) == 2}
     used = {t["name"]: t["active"] for t in doc["techniques"]}
     assert (used["fused projections"], used["fused add and norm"], used["FlashAttention"]) == ("4 times", "3 times", "2 times")
+    isa = ISAS[_native.best_isa()]
+    assert used["bfloat16 pairs"] == ("2 times" if isa == "avx512_bf16" else f"no: isa {isa}")
     assert doc["metadata"]["general.name"] == "tiny"
 
 

@@ -109,6 +109,28 @@ def test_attention_by_hand() -> None:
     assert decode(key_head_s=1.0)(two, walk) == 30 * 600 * 9 * 128
 
 
+def test_a_cache_that_is_multiplied_as_float32_costs_what_was_measured_of_one() -> None:
+    """Keys and values each by their dtype; where a CPU has no pairs of bfloat16, all dtypes cost the same."""
+    assert FACTS.graph is not None
+    alike = replace(NOTHING, decode=replace(NO_DECODE, key_head_s=1.0), chunk=replace(NO_CHUNK, pair_s=1.0))
+    apart = replace(alike, float_decode=replace(NO_DECODE, key_head_s=3.0), float_chunk=replace(NO_CHUNK, pair_s=5.0))
+    for spans, slower in (([Span(0, 99, 1, 0)], 3.0), ([Span(0, 10, 4, 0)], 5.0)):
+        for found, ratio in ((apart, slower), (alike, 1.0)):
+            took = {
+                kv: CalibratedSeconds(FACTS.graph, dict.fromkeys(manifest(FACTS.graph), "Q4_0"), found, kv)(spans)
+                for kv in ("bf16", "f16", "int8", "bf16/int8", "int8/bf16")
+            }
+            assert took["f16"] == took["int8"] == pytest.approx(ratio * took["bf16"]) and took["bf16"] > 1
+            assert took["bf16/int8"] == took["int8/bf16"] == pytest.approx((1 + ratio) / 2 * took["bf16"])
+
+
+def test_a_plan_of_a_calibrated_host_knows_its_cache() -> None:
+    host = host_device(Machine("m", 20.0, 300.0, 100.0, 2, "avx512_bf16", "measured", "2026-11-30", 200.0), 8e9)
+    found = replace(NOTHING, chunk=replace(NO_CHUNK, pair_s=1e-9), float_decode=NO_DECODE, float_chunk=replace(NO_CHUNK, pair_s=2e-9))
+    setup = Setup(FACTS, host, weight_format("q4_0"), kv_format_named("bf16"), Layout(), calibration=found)
+    assert setup.change(kv=kv_format_named("int8")).deployment().ttft(50) == pytest.approx(2 * setup.deployment().ttft(50))
+
+
 def test_formats_that_products_read() -> None:
     graph = FACTS.graph
     assert graph is not None

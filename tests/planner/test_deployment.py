@@ -16,10 +16,10 @@ from ridgeline.planner.demand import ModelDemand, touched_experts, weight_bytes
 from ridgeline.planner.deployment import Deployment
 from ridgeline.planner.facts import ModelFacts
 from ridgeline.planner.formats import WEIGHT_FORMATS, kv_format_named
-from ridgeline.planner.hardware import devices, find_device, workshop_devices
+from ridgeline.planner.hardware import Machine, devices, find_device, workshop_devices
 from ridgeline.planner.load import Traffic, steady
 from ridgeline.planner.parallel import Layout, tp_limit
-from ridgeline.planner.setup import Overhead, Setup
+from ridgeline.planner.setup import Overhead, Setup, host_device
 
 TABLE = devices()
 BF16, KV = WEIGHT_FORMATS["bf16"], kv_format_named("bf16")
@@ -47,6 +47,24 @@ def test_llama_13b_on_h100(kv_heads: int | None, batch: int, gigabytes: float, m
     assert d.memory(batch, 1024).total / 1e9 == pytest.approx(gigabytes, abs=0.006)
     assert d.decode(batch, 1024).seconds * 1e3 == pytest.approx(ms, abs=0.006)
     assert d.throughput(batch, 1024) == pytest.approx(rate, rel=4e-4)
+
+
+@pytest.mark.parametrize("model, keys, values", [("Llama-3.1-8B", 128, 128), ("DeepSeek-V3 / R1", 576, 512)])
+def test_attention_of_a_host_with_pairs_of_bfloat16(model: str, keys: int, values: int) -> None:
+    """Scores and values each at their own peak (MLA: only the scores come in pairs); linear layers, and every other device, as before."""
+    plain = Machine("m", 40.0, 400.0, 100.0, 2, "avx512", "measured", "2026-11-30")
+    pairs = replace(plain, isa="avx512_bf16", bf16_gflops=200.0)
+
+    def peaks(machine: Machine, kv: str) -> tuple[float, float]:
+        found = Setup(find_model(model), host_device(machine, 8e12), BF16, kv_format_named(kv), Layout()).deployment().ceilings
+        return found.linear_flops_per_s, found.attention_flops_per_s
+
+    mixed = (keys + values) / (keys / 200 + values / (100 if model.startswith("DeepSeek") else 200))
+    assert peaks(pairs, "bf16") == (100e9, pytest.approx(mixed * 1e9))
+    for kv in ("f16", "int8", "int4", "fp8"):
+        assert peaks(pairs, kv) == peaks(plain, kv) == peaks(plain, "bf16") == (100e9, 100e9)
+    assert peaks(pairs, "bf16/int8") == (100e9, pytest.approx((keys + values) / (keys / 200 + values / 100) * 1e9))
+    assert all(device.pairs_tflops is None for device in (*TABLE.values(), *workshop_devices().values()))
 
 
 def test_llama_13b_limits() -> None:

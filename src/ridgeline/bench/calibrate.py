@@ -47,6 +47,7 @@ BYTES_READ = 192 << 20  # enough weights that no cache keeps a good part of them
 HEADS, LAYERS, WIDTH = 8, 2, 128  # of the synthetic attention; width of key and value of a head together
 CONTEXTS = (64, 1024)  # of decode attention
 CHUNKS = ((0, 128), (768, 256), (1008, 16))  # (past, new) that weigh pairs, rows and keys differently
+KV_DTYPES = ("bf16", "f16")  # that attention reads; the second where it is multiplied in another way than the first
 REST_HEADS = 8  # of the layers whose other ops are timed
 HEAVY = (Linear, LinearGroup, Attend)  # all but "the rest"
 SETS_MB = (8, 64, 512)  # working sets whose reading speed is told
@@ -64,7 +65,7 @@ def calibrate(threads: int | None = None, formats: Sequence[str] = FORMATS, seco
     ceilings = probe(count, seconds=max(0.1, 0.05 * budget))
     read = {str(n): read_speeds(n, SETS_MB, 0.01 * budget) for n in sorted({1, count})}
     say("attention, the other ops, the engine")
-    parts = Parts(count)
+    parts = Parts(count, KV_DTYPES if ceilings.pairs else KV_DTYPES[:1])
     parts.again()
     linear: dict[str, tuple[float, ...]] = {}
     linear_op: dict[str, tuple[float, ...]] = {}
@@ -103,7 +104,10 @@ def load_calibration(threads: int, isa: str) -> Calibration | None:
         for field in ("linear_s", "linear_op_s"):
             facts[field] = {name: tuple(values) for name, values in facts[field].items()}
         facts["value_s"] = tuple(facts["value_s"])
-        facts["decode"], facts["chunk"] = DecodeAttention(**facts["decode"]), ChunkAttention(**facts["chunk"])
+        for field, kind in (("decode", DecodeAttention), ("chunk", ChunkAttention)):
+            facts[field] = kind(**facts[field])
+            if facts.get(f"float_{field}"):
+                facts[f"float_{field}"] = kind(**facts[f"float_{field}"])
         found = Calibration(**facts)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -229,15 +233,17 @@ def _rounds(chains: Sequence[Products], few: Products | None, until: float) -> N
 
 
 class Parts:
-    """Mutable: everything but products, measured again and again; of each time the least counts, for only disturbances make it longer."""
+    """Mutable: everything but products, measured again and again; of each time the least counts, for only disturbances make it longer.
+    Attention over caches of `kv_dtypes`."""
 
-    def __init__(self, threads: int) -> None:
-        self.threads, self.seconds = threads, 0.0
+    def __init__(self, threads: int, kv_dtypes: Sequence[str]) -> None:
+        self.threads, self.seconds, self._kv_dtypes = threads, 0.0, kv_dtypes
         self._times: dict[Any, float] = {}
 
     def again(self) -> None:
         begun = perf_counter()
-        for found in (_rest(self.threads), _decodes(self.threads), _chunks(self.threads)):
+        attention = [measure(self.threads, kv_dtype) for measure in (_decodes, _chunks) for kv_dtype in self._kv_dtypes]
+        for found in (_rest(self.threads), *attention):
             for key, seconds in found.items():
                 self._times[key] = min(seconds, self._times.get(key, seconds))
         step_s, sequence_s = engine_overhead()
@@ -250,10 +256,13 @@ class Parts:
         """Fields of `Calibration`."""
         t = self._times
         op_s, value_s = _rest_costs(t)
-        return {
-            "op_s": op_s, "value_s": value_s, "decode": _decode_costs(t), "chunk": _chunk_costs(t), "sample_row_s": t["draw"],
+        found = {
+            "op_s": op_s, "value_s": value_s, "sample_row_s": t["draw"],
             "sample_value_s": t["draw value"], "step_s": t["step"], "sequence_s": t["sequence"],
         }  # fmt: skip
+        for prefix, kv_dtype in zip(("", "float_"), self._kv_dtypes, strict=False):
+            found |= {f"{prefix}decode": _decode_costs(t, kv_dtype), f"{prefix}chunk": _chunk_costs(t, kv_dtype)}
+        return found
 
 
 def _rest(threads: int) -> dict[Any, float]:
@@ -280,32 +289,32 @@ def _rest_costs(times: Mapping[Any, float]) -> tuple[float, tuple[float, ...]]:
     return max(1e-8, (whole - values * rates[-1]) / times["rest", "ops"]), (rates[0], *rates)
 
 
-def _attention_program(threads: int, kv_heads: int, blocks: int) -> CpuProgram:
+def _attention_program(threads: int, kv_heads: int, blocks: int, kv_dtype: str) -> CpuProgram:
     graph = _layers(HEADS, kv_heads)
-    return cpu.load(graph, _tensors(graph, BY_NAME["Q8_0"]), LoadPlan((blocks,), 16, "bf16", threads))
+    return cpu.load(graph, _tensors(graph, BY_NAME["Q8_0"]), LoadPlan((blocks,), 16, kv_dtype, threads))
 
 
-def _decodes(threads: int, sequences: int = 4) -> dict[Any, float]:
+def _decodes(threads: int, kv_dtype: str, sequences: int = 4) -> dict[Any, float]:
     """Seconds of a layer and sequence, at two contexts and two numbers of KV heads. Between two steps of a model its weights pass through
     the caches, and all keys and values come from memory."""
     sweep = sweeper()
     per, last = -(-(CONTEXTS[1] + 1) // 16), CONTEXTS[1]
     found: dict[Any, float] = {}
     for kv_heads in (HEADS, 2):
-        program = _attention_program(threads, kv_heads, sequences * per)
+        program = _attention_program(threads, kv_heads, sequences * per, kv_dtype)
         for first in range(0, last, 512):
             program.forward(_step([(first, min(512, last - first))] * sequences, per))
         for context in CONTEXTS:
             step = _step([(context, 1)] * sequences, per)
             program.forward(step)
-            found["decode", kv_heads, context] = settled(_runs(program, step, (Attend,), 9, sweep)) / (LAYERS * sequences)
+            found[kv_dtype, "decode", kv_heads, context] = settled(_runs(program, step, (Attend,), 9, sweep)) / (LAYERS * sequences)
     return found
 
 
-def _decode_costs(times: Mapping[Any, float]) -> DecodeAttention:
+def _decode_costs(times: Mapping[Any, float], kv_dtype: str) -> DecodeAttention:
     """What a key and what a sequence costs, by head and by KV head."""
     near, far = CONTEXTS
-    took = {(k, c): times["decode", k, c] for k in (HEADS, 2) for c in CONTEXTS}
+    took = {(k, c): times[kv_dtype, "decode", k, c] for k in (HEADS, 2) for c in CONTEXTS}
     slope = {k: max(0.0, took[k, far] - took[k, near]) / (far - near) for k in (HEADS, 2)}
     start = {k: max(0.0, took[k, near] - slope[k] * (near + 1)) for k in (HEADS, 2)}
     key_kv, kv = (max(0.0, (v[HEADS] - v[2]) / (HEADS - 2)) for v in (slope, start))
@@ -313,24 +322,25 @@ def _decode_costs(times: Mapping[Any, float]) -> DecodeAttention:
     return DecodeAttention(key_kv / WIDTH, key_head / WIDTH, kv, head)
 
 
-def _chunks(threads: int) -> dict[Any, float]:
+def _chunks(threads: int, kv_dtype: str) -> dict[Any, float]:
     """Seconds of a layer, for chunks of (past, new) tokens."""
     most = max(past + new for past, new in CHUNKS)
-    program, found = _attention_program(threads, 2, -(-most // 16)), dict[Any, float]()
+    program, found = _attention_program(threads, 2, -(-most // 16), kv_dtype), dict[Any, float]()
     for first in range(0, most, 512):
         program.forward(_step([(first, min(512, most - first))], -(-most // 16)))
     for past, new in CHUNKS:
         step = _step([(past, new)], -(-most // 16))
         program.forward(step)
-        found["chunk", past, new] = settled(_runs(program, step, (Attend,), 7)) / LAYERS
+        found[kv_dtype, "chunk", past, new] = settled(_runs(program, step, (Attend,), 7)) / LAYERS
     return found
 
 
-def _chunk_costs(times: Mapping[Any, float]) -> ChunkAttention:
+def _chunk_costs(times: Mapping[Any, float], kv_dtype: str) -> ChunkAttention:
     """Solved for the cost of pairs, rows and keys."""
     pairs = {(past, new): new * past + new * (new + 1) // 2 for past, new in CHUNKS}
     work = [(p * HEADS * WIDTH, new * HEADS * WIDTH, (past + new) * 2 * WIDTH) for (past, new), p in pairs.items()]
-    return ChunkAttention(*_positive(np.array(work, float), np.array([times["chunk", past, new] for past, new in CHUNKS])))
+    took = np.array([times[kv_dtype, "chunk", past, new] for past, new in CHUNKS])
+    return ChunkAttention(*_positive(np.array(work, float), took))
 
 
 def _positive(work: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64]) -> list[float]:

@@ -34,7 +34,8 @@ def fitted(model: OpenModel) -> CalibratedSeconds:
     if found is None:
         text = f"this host is not calibrated for {model.plan.threads} threads and {isa}"
         raise UserError(text, field="calibration", value=isa, remedy="run `ridgeline calibrate MODEL` first")
-    return CalibratedSeconds(model.spec.graph, {name: t.encoding.name for name, t in model.spec.tensors.items()}, found)
+    formats = {name: t.encoding.name for name, t in model.spec.tensors.items()}
+    return CalibratedSeconds(model.spec.graph, formats, found, model.plan.kv_dtype)
 
 
 def fitted_or_least(model: OpenModel) -> tuple[Seconds, str]:

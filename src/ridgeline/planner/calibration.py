@@ -6,7 +6,7 @@ Pure data and arithmetic: `bench/calibrate` measures. Nothing here was measured 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, log, prod
 
 from ridgeline.encodings import BY_NAME
@@ -18,7 +18,7 @@ from ridgeline.graph.ops import Attend, CacheWrite, Embed, Linear, LinearGroup, 
 from ridgeline.graph.rewrite import fuse
 from ridgeline.graph.step import SharedWalk, Span
 from ridgeline.graph.verify import selected_values, value_widths
-from ridgeline.kv.layout import first_needed
+from ridgeline.kv.layout import KvFormat, bf16_pairs, first_needed
 from ridgeline.planner.cost import pairs
 
 
@@ -59,6 +59,7 @@ class Calibration:
     of which the caches kept kept_bytes from one step to the next.
     value_s: ops beside products and attention, per value; op_s: any of them, whatever its size. sample_row_s, sample_value_s: a draw, and
     per id of the vocabulary. step_s, sequence_s: the engine around a step. read_gb_s: by threads, working set in MB -> 1e9 bytes/s.
+    decode, chunk: over a bfloat16 cache; float_*: over one that is multiplied as float32, where the CPU multiplies bfloat16 in pairs.
     """
 
     host: str
@@ -80,6 +81,15 @@ class Calibration:
     sequence_s: float
     seconds: float = 0.0
     read_gb_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    float_decode: DecodeAttention | None = None
+    float_chunk: ChunkAttention | None = None
+
+    def attention(self, in_pairs: float) -> tuple[tuple[float, DecodeAttention, ChunkAttention], ...]:
+        """Costs and their weights for a cache of which a share of the products comes in pairs of bfloat16."""
+        if self.float_decode is None or self.float_chunk is None:
+            return ((1.0, self.decode, self.chunk),)
+        both = ((in_pairs, self.decode, self.chunk), (1.0 - in_pairs, self.float_decode, self.float_chunk))
+        return tuple(part for part in both if part[0])
 
     def check(self, form: str) -> None:
         """Raises `UserError` for a format that was not calibrated."""
@@ -138,12 +148,14 @@ class _Attention:
     kv_heads: int
     width: int  # of key and value together
     window: int | None
+    in_pairs: float  # share of the width that a CPU may multiply in pairs of bfloat16
 
 
 class CalibratedSeconds:
-    """Callable: seconds of a step of `graph` on the calibrated host. formats: encoding name of each weight matrix, by our weight names."""
+    """Callable: seconds of a step of `graph` on the calibrated host. formats: encoding name of each weight matrix, by our weight names.
+    kv: dtype of the cache."""
 
-    def __init__(self, graph: Graph, formats: Mapping[str, str], calibration: Calibration) -> None:
+    def __init__(self, graph: Graph, formats: Mapping[str, str], calibration: Calibration, kv: str | KvFormat = "bf16") -> None:
         self.calibration = calibration
         fused = fuse(graph)
         sizes = {name: prod(shape) for name, shape in manifest(fused).items()}
@@ -168,7 +180,9 @@ class CalibratedSeconds:
                     self._products[first] = self._products.get(first, 0) + 1
                 case Attend():
                     c = caches[op.cache]
-                    shape = _Attention(1, op.heads, c.kv_heads, c.k_dim + c.v_dim, c.window)
+                    dims = c.k_dim, c.v_dim
+                    in_pairs = sum(n for n, paired in zip(dims, bf16_pairs(c, kv), strict=True) if paired) / sum(dims)
+                    shape = _Attention(1, op.heads, c.kv_heads, sum(dims), c.window, in_pairs)
                     attends[shape] = attends.get(shape, 0) + 1
                 case CacheWrite():
                     self._values += sum(widths[v] for v in inputs(op))
@@ -176,7 +190,7 @@ class CalibratedSeconds:
                     made = sum(widths[v] for v in results(op))
                     self._values += 0 if is_late else made
                     self._late_values += made if is_late else 0
-        self._attends = tuple(_Attention(n, s.heads, s.kv_heads, s.width, s.window) for s, n in attends.items())
+        self._attends = tuple(replace(shape, layers=n) for shape, n in attends.items())
         for form, _ in self._weights:
             calibration.check(form)  # now, not in the middle
         self._bytes = {key: n * BY_NAME[key[0]].bits_per_value / 8 for key, n in self._weights.items()}
@@ -218,14 +232,16 @@ class CalibratedSeconds:
 
     def _attention(self, a: _Attention, live: Sequence[Span], shared: Sequence[SharedWalk]) -> float:
         decodes, chunks = [s for s in live if s.new == 1], [s for s in live if s.new > 1]
-        total, c = 0.0, self.calibration
+        keys, saved, total = 0, 0, 0.0
         if decodes:
             keys = sum(s.past + 1 - first_needed(a.window, s.past) for s in decodes)
             saved = sum((len(w.spans) - 1) * w.tokens for w in shared) if a.window is None else 0
-            total += c.decode.seconds(a.heads, a.kv_heads, a.width, len(decodes), keys, saved)
-        for s in chunks:
-            read = s.past + s.new - first_needed(a.window, s.past)
-            total += c.chunk.seconds(a.heads, a.kv_heads, a.width, pairs(s, a.window), s.new, read)
+        for share, decode, chunk in self.calibration.attention(a.in_pairs):
+            if decodes:
+                total += share * decode.seconds(a.heads, a.kv_heads, a.width, len(decodes), keys, saved)
+            for s in chunks:
+                read = s.past + s.new - first_needed(a.window, s.past)
+                total += share * chunk.seconds(a.heads, a.kv_heads, a.width, pairs(s, a.window), s.new, read)
         return a.layers * total
 
 

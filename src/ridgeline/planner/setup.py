@@ -164,7 +164,7 @@ class Setup:
         graph = self.facts.graph
         if self.calibration is None or graph is None or self.ideal or self.uncalibrated:
             return None
-        return CalibratedSeconds(graph, self._formats(graph), self.calibration)
+        return CalibratedSeconds(graph, self._formats(graph), self.calibration, self.kv)
 
     def costs(self) -> GraphCost | None:
         """What steps move and compute here, when the model has a graph and our own formats."""
