@@ -21,23 +21,62 @@ def speed(rates: list[float], counts: list[int], cost: StepCost, extra: int) -> 
     return (extra + sum(expected(r, k) for r, k in zip(rates, counts, strict=True))) / seconds
 
 
+def alike(rate: float, count: int) -> list[float]:
+    return [rate**k for k in range(1, count + 1)]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_lengths_are_the_best_there_are(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rates = [float(r) for r in rng.uniform(0.02, 0.98, int(rng.integers(1, 4)))]
     most, extra = [int(rng.integers(0, 5)) for _ in rates], int(rng.integers(0, 3))
     cost = StepCost(1.0, float(rng.uniform(0.95, 1.3)), float(rng.uniform(0.02, 0.6)))
-    chosen = lengths(rates, most, cost, extra)
+    chosen = lengths([alike(r, m) for r, m in zip(rates, most, strict=True)], cost, extra)
     best = max(speed(rates, list(counts), cost, extra) for counts in product(*(range(m + 1) for m in most)))
     assert all(0 <= c <= m for c, m in zip(chosen, most, strict=True))
     assert speed(rates, chosen, cost, extra) == pytest.approx(best)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_lengths_are_the_best_there_are_where_guesses_differ(seed: int) -> None:
+    rng = np.random.default_rng(1000 + seed)
+    chances = [np.cumprod(rng.uniform(0.1, 1, int(rng.integers(0, 5)))).tolist() for _ in range(int(rng.integers(1, 4)))]
+    extra, cost = int(rng.integers(0, 3)), StepCost(1.0, float(rng.uniform(0.95, 1.3)), float(rng.uniform(0.02, 0.6)))
+
+    def per_second(counts: list[int]) -> float:
+        seconds = cost.wide_s + cost.row_s * sum(counts) if any(counts) else cost.plain_s
+        return (extra + len(chances) + sum(sum(c[:k]) for c, k in zip(chances, counts, strict=True))) / seconds
+
+    best = max(per_second(list(counts)) for counts in product(*(range(len(c) + 1) for c in chances)))
+    assert per_second(lengths(chances, cost, extra)) == pytest.approx(best)
+
+
+def test_a_guess_that_was_copied_is_as_strong_as_those_before_it_make_it() -> None:
+    """Two tokens agree, then three if the first guess is right: (3/4)(4/5).. by the rule, not (3/4)(3/4).. ."""
+    seen = Acceptance()
+    assert seen.chances(1, 2, 3, rising=True) == pytest.approx([3 / 4, 3 / 4 * 4 / 5, 3 / 4 * 4 / 5 * 5 / 6])
+    assert seen.chances(1, 2, 3) == pytest.approx([3 / 4, 9 / 16, 27 / 64])
+    for _ in range(60):  # what is copied fails at once or goes on
+        seen.tried(1, 2, 0, 8, rising=True)
+        seen.tried(1, 2, 8, 8, rising=True)
+    first, second, *_, last = seen.chances(2, 2, 8, rising=True)
+    assert 0.4 < first < 0.6 and last > 0.85 * first and second > 0.9 * first
+    assert seen.chances(2, 2, 8)[-1] < 0.01 and seen.chances(2, 2, 0) == []
+
+
+def test_each_copied_guess_teaches_of_its_own_strength() -> None:
+    seen, one_by_one = Acceptance(), Acceptance()
+    seen.tried(1, 3, 2, 8, rising=True)
+    for strength, hit in ((3, 1), (4, 1), (5, 0)):
+        one_by_one.tried(1, strength, hit, 1)
+    assert [seen.rate(1, s) for s in range(9)] == [one_by_one.rate(1, s) for s in range(9)]
+
+
 def test_off_where_the_predicted_gain_is_below_one() -> None:
-    assert lengths([0.1], [8], StepCost(1.0, 1.0, 0.13)) == [0]
-    assert lengths([0.9], [8], StepCost(1.0, 1.0, 0.13)) == [8]
-    assert lengths([0.9] * 64, [8] * 64, StepCost(1.0, 1.0, 1 / 64)) == [0] * 64  # a batch that computes already: a row costs a token
-    assert lengths([0.9], [8], StepCost(1.0, 9.0, 0.1)) == [0]  # wide steps that turned out slow
+    assert lengths([alike(0.1, 8)], StepCost(1.0, 1.0, 0.13)) == [0]
+    assert lengths([alike(0.9, 8)], StepCost(1.0, 1.0, 0.13)) == [8]
+    assert lengths([alike(0.9, 8)] * 64, StepCost(1.0, 1.0, 1 / 64)) == [0] * 64  # a batch that computes already: a row costs a token
+    assert lengths([alike(0.9, 8)], StepCost(1.0, 9.0, 0.1)) == [0]  # wide steps that turned out slow
 
 
 def test_a_record_outweighs_what_others_did_and_strengths_are_apart() -> None:

@@ -41,7 +41,7 @@ def test_what_followed_is_guessed_and_a_loop_is_guessed_as_one() -> None:
     proposer = NgramProposer(2, 8)
     texts = [ask([1, 2, 3, 4, 5, 6, 7, 9, 2, 3], 4, 0), ask([8, 5, 6, 5, 6], 7, 1), ask([1, 2, 3], 4, 2), ask([1], 4, 3)]
     quoted, loop, new, short = proposer.propose(texts)
-    assert (quoted.tokens, quoted.strength) == ([4, 5, 6, 7], 2)
+    assert (quoted.tokens, quoted.strength, quoted.rising) == ([4, 5, 6, 7], 2, True)
     assert loop.tokens == [5, 6, 5, 6, 5, 6, 5]
     assert new.tokens == short.tokens == []
 

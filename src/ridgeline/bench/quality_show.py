@@ -23,13 +23,14 @@ DEFINITIONS = {
 def render(report: QualityReport) -> str:
     """Tables and the verdict."""
     lines = [f"base: {report.base}", ""]
-    header = f"{'text':<8}{'candidate':<34}{'ppl':>12}{'base':>9}{'rise':>12}{'95%':>17}"
+    width = 2 + max(len(name) for name in ("prose", *(t.text for t in report.texts)))
+    header = f"{'text':<{width}}{'candidate':<34}{'ppl':>12}{'base':>9}{'rise':>12}{'95%':>17}"
     header += f"{'KL mean':>10}{'KL 99.9%':>10}{'KL max':>9}{'top-1':>8}"
     lines.append(header)
     for t in report.texts:
         for d in t.candidates:
             lines.append(
-                f"{t.text:<8}{d.name:<34}{_ppl(d.ppl):>12}{t.base_ppl:>9.3f}{_rise(t.rise(d)):>12}{_interval(d):>17}{d.kl_mean:>10.5f}"
+                f"{t.text:<{width}}{d.name:<34}{_ppl(d.ppl):>12}{t.base_ppl:>9.3f}{_rise(t.rise(d)):>12}{_interval(d):>17}{d.kl_mean:>10.5f}"
                 f"{d.kl_p999:>10.4f}{d.kl_max:>9.4f}{d.top1:>8.2%}"
             )
     if report.asked:

@@ -99,7 +99,7 @@ class Speculator:
             drafted, choice = len(drafts.get(seq_id, ())), choices.get(seq_id)
             if drafted:
                 right = accepted.get(seq_id, 0)
-                self._acceptance.tried(seq_id, proposal.strength, right, drafted)
+                self._acceptance.tried(seq_id, proposal.strength, right, drafted, rising=proposal.rising)
                 if choice is not None:
                     choice.verified(list(drafts[seq_id]), right)
             elif choice is not None and choice.new_ids:
@@ -193,8 +193,8 @@ class Speculator:
         elif len(decoding) >= self._crowd:
             self._crowd = len(decoding) + 1
         some = [i for i, n in enumerate(have) if n]
-        rates = [self._acceptance.rate(decoding[i].id, made[i].strength) for i in some]
-        counts = dict(zip(some, lengths(rates, [have[i] for i in some], cost, extra=len(have) - len(some)), strict=True))
+        chances = [self._acceptance.chances(decoding[i].id, made[i].strength, have[i], rising=made[i].rising) for i in some]
+        counts = dict(zip(some, lengths(chances, cost, extra=len(have) - len(some)), strict=True))
         return [counts.get(i, 0) for i in range(len(have))]
 
 

@@ -38,7 +38,8 @@ class Acceptance:
     """What guesses are worth, by sequence and by strength. Mutable.
 
     A sequence is believed to do what all did at the same strength, times how much better or worse than that it has done so far.
-    agreement: what was measured of strength 0 on other text, in place of the rule.
+    agreement: what was measured of strength 0 on other text, in place of the rule. rising: of guesses that were copied in a row; each that
+    comes true is one more token that agrees, so the next is as strong as if it had been found behind it.
     """
 
     def __init__(self, agreement: float | None = None) -> None:
@@ -58,11 +59,24 @@ class Acceptance:
         seen = self._all[bucket(strength)]
         return seen.hits / seen.tries
 
-    def tried(self, id: int, strength: int, accepted: int, drafted: int) -> None:
+    def chances(self, id: int, strength: int, count: int, *, rising: bool = False) -> list[float]:
+        """Chance of each of `count` guesses that it and all before it come true."""
+        found, chance = list[float](), 1.0
+        for k in range(count):
+            chance *= self.rate(id, strength + k if rising else strength)
+            found.append(chance)
+        return found
+
+    def tried(self, id: int, strength: int, accepted: int, drafted: int, *, rising: bool = False) -> None:
         """Of `drafted` guesses the first `accepted` came true; those after the first wrong one say nothing."""
-        tries, rate = min(drafted, accepted + 1), self._common(strength)
-        self._own.setdefault(id, Record()).add(accepted, tries, rate, _KEEP)
-        self._all[bucket(strength)].add(accepted, tries, rate, _KEEP_ALL)
+        own = self._own.setdefault(id, Record())
+        parts = [(strength, accepted, min(drafted, accepted + 1))]
+        if rising:
+            parts = [(strength + k, int(k < accepted), 1) for k in range(parts[0][2])]
+        for level, hits, tries in parts:
+            rate = self._common(level)
+            own.add(hits, tries, rate, _KEEP)
+            self._all[bucket(level)].add(hits, tries, rate, _KEEP_ALL)
 
     def forget(self, id: int) -> None:
         self._own.pop(id, None)
@@ -87,16 +101,16 @@ def expected(rate: float, drafts: int) -> float:
     return float(drafts + 1) if rate >= 1.0 else (1.0 - rate ** (drafts + 1)) / (1.0 - rate)
 
 
-def lengths(rates: Sequence[float], most: Sequence[int], cost: StepCost, extra: int = 0) -> list[int]:
+def lengths(chances: Sequence[Sequence[float]], cost: StepCost, extra: int = 0) -> list[int]:
     """Drafts per sequence that give the most tokens per second; all 0 when none gives more than a step without.
 
-    rates: chance of each sequence's next guess; most: guesses it has; extra: sequences in the step that have none.
-    Each draft is taken while its chance per second of its row beats the tokens per second so far: best ones first, so the greedy choice is
-    the best one for a cost that is linear in rows.
+    chances: of each guess of each sequence, as `Acceptance.chances` tells them: none above the one before it; extra: sequences in the step
+    that have none. Each draft is taken while its chance per second of its row beats the tokens per second so far: best ones first,
+    so the greedy choice is the best one for a cost that is linear in rows.
     """
-    offers = sorted(((rate**k, i) for i, rate in enumerate(rates) for k in range(1, most[i] + 1)), reverse=True)
-    plain = len(rates) + extra
-    tokens, seconds, taken = float(plain), cost.wide_s, [0] * len(rates)
+    offers = sorted(((chance, i) for i, each in enumerate(chances) for chance in each), reverse=True)
+    plain = len(chances) + extra
+    tokens, seconds, taken = float(plain), cost.wide_s, [0] * len(chances)
     for chance, i in offers:
         if chance * seconds <= tokens * cost.row_s:
             break
@@ -104,7 +118,7 @@ def lengths(rates: Sequence[float], most: Sequence[int], cost: StepCost, extra: 
         seconds += cost.row_s
         taken[i] += 1
     if not any(taken) or tokens * cost.plain_s <= plain * seconds:
-        return [0] * len(rates)
+        return [0] * len(chances)
     return taken
 
 

@@ -43,11 +43,13 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """Guesses, in their order; none when nothing comes to mind. strength: any number that tells good guesses of this proposer from bad
-    ones (`adaptive` learns what each is worth); drawn_from: what each was drawn from, None when they were looked up."""
+    ones (`adaptive` learns what each is worth); rising: each that comes true makes the next one stronger by 1; drawn_from: what each was
+    drawn from, None when they were looked up."""
 
     tokens: list[int]
     strength: int = 0
     drawn_from: list[Distribution] | None = None
+    rising: bool = False
 
 
 NOTHING = Proposal([])

@@ -84,7 +84,7 @@ class NgramProposer:
             index = self._indexes[one.id] = Index(self._least)
         index.extend(one.tokens)
         place, agreed = index.find(self._longest)
-        return Proposal(index.follow(place, one.most), agreed) if place and one.most > 0 else NOTHING
+        return Proposal(index.follow(place, one.most), agreed, rising=True) if place and one.most > 0 else NOTHING
 
     def forget(self, ids: Iterable[int]) -> None:
         for id in ids:
