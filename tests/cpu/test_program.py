@@ -61,7 +61,7 @@ def step(new: int = 20, past: int = 0, want: int = 1, groups: int = 1, **changes
         ({"copies": (BlockCopy(0, 8, 1),)}, "outside the pool"),
         ({"copies": (BlockCopy(1, 0, 1),)}, "cache group"),
         ({"shared": (SharedWalk((1, 0), 256),)}, "span that does not exist"),
-        ({"shared": (SharedWalk((0,), 100),)}, "key segment"),
+        ({"shared": (SharedWalk((0,), 100),)}, "multiple of 16"),
         ({"shared": (SharedWalk((0,), 256),)}, "longer than"),
     ],
 )

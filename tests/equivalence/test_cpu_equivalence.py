@@ -133,6 +133,29 @@ def test_shared_walk_equals_apart(family: str) -> None:
     assert world.events["shared_walk"] == 3
 
 
+@pytest.mark.parametrize("isa", HERE)
+@pytest.mark.parametrize("kv", ["f32", "bf16", "f16", "int8", "int4", "int8/bf16", "bf16/int4"])
+@pytest.mark.parametrize("prefix", [160, 304])
+def test_walks_that_part_inside_a_segment(prefix: int, kv: str, isa: Isa) -> None:
+    """Single tokens share the first keys of a segment and read the others for themselves, at a segment's end and beyond it too."""
+    lengths = (prefix + 70, prefix + 9, prefix + 215, prefix + 3)
+    batch = sequences(VOCAB, lengths, seed=13)
+    for s in batch[1:]:
+        s[:prefix] = batch[0][:prefix]
+    want = [World(*model("llama"), [s], isa=isa, kv=kv, threads=1).run(whole([len(s)]))[0] for s in batch]
+    world = World(*model("llama"), batch, isa=isa, kv=kv, evict=False)
+    world.step([(0, prefix)])
+    for child in (1, 2, 3):
+        world.fork(child, 0, prefix)
+    world.step([(0, 67), (1, 6), (2, 212)])
+    walk = (SharedWalk((0, 1, 2, 3), prefix),)
+    for _ in range(2):
+        world.step([(i, 1) for i in range(4)], walk)
+    left = [len(r.tokens) - r.past for r in world.running]
+    assert left == [1, 1, 1, 1] and differing(world.run(one_step(left, range(4)), walk), want) == 0
+    assert world.events["shared_walk"] == 3
+
+
 @pytest.mark.parametrize("isa", HERE[1:] or HERE)
 @pytest.mark.parametrize("threads", [2, 3])
 def test_long_walks_cut_over_segments(threads: int, isa: Isa) -> None:

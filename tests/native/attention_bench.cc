@@ -34,15 +34,25 @@ struct Case {
 };
 
 constexpr Case kCases[] = {
-    {"prompt", kSmollm, 1, 0, 512, 0, false},           {"prompt-llama", kLlama, 1, 0, 512, 0, false},
-    {"prompt-gemma", kGemma, 1, 0, 512, 0, false},      {"generate-64", kSmollm, 1, 63, 1, 0, false},
-    {"generate-544", kSmollm, 1, 543, 1, 0, false},     {"generate-llama", kLlama, 1, 543, 1, 0, false},
-    {"generate-gemma", kGemma, 1, 543, 1, 0, false},    {"generate-qwen", kQwen, 1, 543, 1, 0, false},
-    {"generate-4k", kSmollm, 1, 4095, 1, 0, false},     {"batch", kSmollm, 32, 191, 1, 0, false},
-    {"batch-llama", kLlama, 32, 191, 1, 0, false},      {"batch-gemma", kGemma, 32, 191, 1, 0, false},
-    {"mixed", kSmollm, 8, 191, 32, 0, false},           {"long-batch", kSmollm4, 16, 3999, 1, 0, false},
-    {"chunk", kSmollm, 1, 3000, 16, 0, false},          {"prefix-apart", kSmollm, 32, 1023, 1, 768, false},
+    {"prompt", kSmollm, 1, 0, 512, 0, false},
+    {"prompt-llama", kLlama, 1, 0, 512, 0, false},
+    {"prompt-gemma", kGemma, 1, 0, 512, 0, false},
+    {"generate-64", kSmollm, 1, 63, 1, 0, false},
+    {"generate-544", kSmollm, 1, 543, 1, 0, false},
+    {"generate-llama", kLlama, 1, 543, 1, 0, false},
+    {"generate-gemma", kGemma, 1, 543, 1, 0, false},
+    {"generate-qwen", kQwen, 1, 543, 1, 0, false},
+    {"generate-4k", kSmollm, 1, 4095, 1, 0, false},
+    {"batch", kSmollm, 32, 191, 1, 0, false},
+    {"batch-llama", kLlama, 32, 191, 1, 0, false},
+    {"batch-gemma", kGemma, 32, 191, 1, 0, false},
+    {"mixed", kSmollm, 8, 191, 32, 0, false},
+    {"long-batch", kSmollm4, 16, 3999, 1, 0, false},
+    {"chunk", kSmollm, 1, 3000, 16, 0, false},
+    {"prefix-apart", kSmollm, 32, 1023, 1, 768, false},
     {"prefix-shared", kSmollm, 32, 1023, 1, 768, true},
+    {"prefix-parted", kSmollm, 32, 1111, 1, 992, true},
+    {"prefix-segment", kSmollm, 32, 1111, 1, 768, true},
 };
 
 struct Bench {

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 from tests.kv.kv_memory import Memory, names
 
-from ridgeline.graph.step import Int32Array, Step
+from ridgeline.graph.step import KEY_PART, Int32Array, Step
 from ridgeline.kv.manager import CachePolicy, KvCache
 from ridgeline.scheduler.apply import apply
 from ridgeline.scheduler.budget import Budget, Predict
@@ -153,7 +153,8 @@ class Harness:
         segment = self.state.config.key_segment
         seen: set[int] = set()
         for walk in step.shared:
-            assert len(walk.spans) > 1 and walk.tokens > 0 and walk.tokens % segment == 0 and not seen & set(walk.spans)
+            part = KEY_PART if all(step.spans[i].new == 1 for i in walk.spans) else segment
+            assert len(walk.spans) > 1 and walk.tokens > 0 and walk.tokens % min(part, segment) == 0 and not seen & set(walk.spans)
             seen |= set(walk.spans)
             end = -(-walk.tokens // self.kv.block_size)
             first = step.tables[0][walk.spans[0]][:end]

@@ -33,9 +33,23 @@ def test_one_prefix() -> None:
 def test_a_deeper_part_is_preferred_where_it_saves_more() -> None:
     system, deep = list(range(16)), list(range(16, 96))
     tables = [[*system, *deep, 200 + i] for i in range(3)] + [[*system, 300 + i, *range(400, 480)] for i in range(2)]
-    assert walks([1540, 1540, 1540, 300, 300], tables) == (SharedWalk((0, 1, 2), 1536),)
+    assert walks([1540, 1540, 1540, 300, 300], tables) == (SharedWalk((0, 1, 2), 1536), SharedWalk((3, 4), 256))
     shallow = [[*system, 500 + i] for i in range(10)]
     assert walks([1540, 1540, *[260] * 10], [*tables[:2], *shallow]) == (SharedWalk(tuple(range(12)), 256),)
+
+
+def test_part_of_a_segment() -> None:
+    """Spans of one token share up to their last common block, where that saves the keys of a segment."""
+    stem = list(range(60))
+    tables = [[*stem, 100 + 10 * i, 101 + 10 * i, 102 + 10 * i] for i in range(4)]
+    assert walks([1000] * 4, tables) == (SharedWalk((0, 1, 2, 3), 960),)
+    assert walks([1000, 1000, 1000, 955], tables) == (SharedWalk((0, 1, 2, 3), 944),)  # 960 is not all past for the last one
+    assert walks([1000] * 2, tables[:2]) == (SharedWalk((0, 1), 768),)  # 192 keys once less are not worth it
+    assert walks([140, 150, 160, 170], [[*stem[:8], *t[60:]] for t in tables]) == (SharedWalk((0, 1, 2, 3), 128),)
+    assert walks([500] * 4, [[*stem[:8], *range(100 * i, 100 * i + 30)] for i in range(1, 5)]) == (SharedWalk((0, 1, 2, 3), 128),)
+    spans, arrays = [Span(0, 1000, 1, 1), Span(1, 1000, 1, 1), Span(2, 1000, 7, 1)], [np.array(t, np.int32) for t in tables[:3]]
+    assert shared_walks(spans, arrays, 16, 256) == (SharedWalk((0, 1, 2), 768),)
+    assert walks([1000] * 4, tables, size=24) == (SharedWalk((0, 1, 2, 3), 768),)  # blocks of another size share whole segments
 
 
 @settings(max_examples=200, deadline=None)

@@ -32,11 +32,15 @@ class BlockCopy:
     dst: int
 
 
+KEY_PART = 16  # tokens: a shared walk ends at a multiple of as many
+
+
 @dataclass(frozen=True, slots=True)
 class SharedWalk:
     """Spans (indices) whose first `tokens` positions lie in the same blocks; their walk over those keys may be shared (cascade).
 
-    `tokens` is a multiple of the key segment, so that sharing never changes the order of a sum.
+    `tokens` is a multiple of KEY_PART. Of the key segment in which they part ways a backend shares what it can without changing the
+    order of a sum: all of it or nothing, and nothing where a span has several new tokens.
     """
 
     spans: tuple[int, ...]

@@ -6,14 +6,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ridgeline.graph.step import Int32Array, SharedWalk, Span
+from ridgeline.graph.step import KEY_PART, Int32Array, SharedWalk, Span
 
 
 def shared_walks(spans: Sequence[Span], tables: Sequence[Int32Array], block_size: int, segment: int) -> tuple[SharedWalk, ...]:
-    """Disjoint groups of spans whose past begins with the same blocks, in whole key segments, chosen to save the most segments.
+    """Disjoint groups of spans whose past begins with the same blocks, chosen to save the most whole key segments. Spans of one token
+    share what they can of the next segment too, where blocks are multiples of KEY_PART tokens.
 
     tables: the full-attention group's, one per span. Equal blocks at one position mean equal prefixes, as a cached block has one path.
     """
+    if len(spans) < 2:
+        return ()
+    found = _whole_segments(spans, tables, block_size, segment)
+    return found if block_size % KEY_PART else _longer(found, spans, tables, block_size, segment)
+
+
+def _whole_segments(spans: Sequence[Span], tables: Sequence[Int32Array], block_size: int, segment: int) -> tuple[SharedWalk, ...]:
     depths = [span.past // segment for span in spans]
     members = [i for i, depth in enumerate(depths) if depth]
     if len(members) < 2:
@@ -41,6 +49,31 @@ def shared_walks(spans: Sequence[Span], tables: Sequence[Int32Array], block_size
 
     found = best(members, 0)[1]
     return tuple(w for w in found if _same(w, tables, block_size))
+
+
+def _longer(
+    found: tuple[SharedWalk, ...], spans: Sequence[Span], tables: Sequence[Int32Array], block_size: int, segment: int
+) -> tuple[SharedWalk, ...]:
+    """The walks up to the last block that their spans have in common, and walks of spans that share less than a segment. What is not
+    worth converting for so few of them is left: it must save the keys of a segment."""
+    taken = {i for walk in found for i in walk.spans}
+    left: dict[int, list[int]] = {}
+    for i, span in enumerate(spans):
+        if i not in taken and span.new == 1 and span.past >= block_size:
+            left.setdefault(int(tables[i][0]), []).append(i)
+    walks = [*found, *(SharedWalk(tuple(group), 0) for group in left.values() if len(group) > 1)]
+    longer = []
+    for walk in walks:
+        tokens = walk.tokens
+        if all(spans[i].new == 1 for i in walk.spans):
+            begin, end = tokens // block_size, min(tokens + segment, min(spans[i].past for i in walk.spans)) // block_size
+            first = tables[walk.spans[0]][begin:end]
+            same = np.logical_and.reduce([tables[i][begin:end] == first for i in walk.spans[1:]])
+            more = block_size * int(np.argmin(np.append(same, False)))
+            tokens += more if (len(walk.spans) - 1) * more >= segment else 0
+        if tokens:
+            longer.append(SharedWalk(walk.spans, tokens))
+    return tuple(longer)
 
 
 def _same(walk: SharedWalk, tables: Sequence[Int32Array], block_size: int) -> bool:

@@ -201,7 +201,7 @@ void Program::add_attend(int out, int q, int cache, int64_t heads, float scale, 
   const CacheStore& c = impl_->caches.at(cache);
   Instruction attend{};
   attend.kind = Instruction::kAttend;
-  const AttendShape shape{heads, c.pool.kv_heads, c.pool.k_dim, c.pool.v_dim, c.window, c.group};
+  const AttendShape shape{heads, c.pool.kv_heads, c.pool.k_dim, c.pool.v_dim, c.window, c.group, c.pool.v_aliases_k};
   attend.attend = {out, q, cache, impl_->shape_for(shape), scale, softcap};
   attend.ops.push_back(impl_->op_count++);
   impl_->program.push_back(std::move(attend));

@@ -13,6 +13,7 @@ constexpr int64_t kTileBytes = 384 << 10;  // queries, scores and outputs of a t
 constexpr int64_t kTasksPerWorker = 6;
 constexpr int64_t kBundlesPerWorker = 3;  // of what is left
 constexpr int64_t kSplitStates = 16384;   // a tile is not cut over segments where its states would take more rows than that
+constexpr int64_t kPartedDims = 32;       // of values that can be read apart from the rest of their segment
 constexpr int64_t kLeastWork = 64 << 10;  // multiply-adds worth the waking of a worker: about a microsecond
 
 int64_t row_floats(const AttendShape& s) { return s.k_dim + 2 * v_stride(s.v_dim) + kKeySegment; }
@@ -30,7 +31,7 @@ struct Planner {
   const StepView& step;
   const std::vector<int32_t>& positions;
   int workers;
-  int64_t segment;
+  int64_t segment, block_size;
   AttendPlan& plan;
   std::vector<int64_t> walked;  // per span: segments that a shared walk covers
 
@@ -68,15 +69,35 @@ struct Planner {
     for (const SpanView& s : step.spans) starts.push_back(starts.back() + s.count);
     for (const SharedView& s : step.shared) {
       if (s.tokens == 0 || s.spans.size() < 2) continue;
-      const int64_t from = static_cast<int64_t>(plan.tokens.size());
+      const bool parts = parts_ways(s);
+      const int64_t from = static_cast<int64_t>(plan.tokens.size()), segments = s.tokens / segment + parts;
+      int64_t last = 0;
       for (const int32_t i : s.spans) {
-        if (walked[i] > 0) continue;
-        walked[i] = s.tokens / segment;
-        for (int64_t t = 0; t < step.spans[i].count; ++t) plan.tokens.push_back(static_cast<int32_t>(starts[i] + t));
+        if (walked[i] > 0 || segments == 0) continue;
+        walked[i] = segments;
+        last = std::max(last, step.spans[i].past + step.spans[i].count);
+        for (int64_t t = 0; t < step.spans[i].count; ++t) {
+          plan.tokens.push_back(static_cast<int32_t>(starts[i] + t));
+          plan.tables.push_back(step.tables[shape.group][i].blocks);
+        }
       }
-      const int64_t tokens = static_cast<int64_t>(plan.tokens.size()) - from, segments = s.tokens / segment;
-      if (tokens > 0) cut(plan.shared, from, tile_tokens(tokens, tokens, segments), s.spans.front(), 0, true, segments);
+      const int64_t tokens = static_cast<int64_t>(plan.tokens.size()) - from;
+      if (tokens == 0) continue;
+      const size_t first = plan.shared.tiles.size();
+      cut(plan.shared, from, tile_tokens(tokens, tokens, segments), s.spans.front(), 0, true, segments);
+      for (size_t i = first; parts && i < plan.shared.tiles.size(); ++i) {
+        plan.shared.tiles[i].common = s.tokens;
+        plan.shared.tiles[i].last = std::min(last, plan.shared.tiles[i].last);
+      }
     }
+  }
+
+  // What tokens share of the segment in which they part ways is walked together too where each is a row group of one token: then every
+  // row sees all of it.
+  bool parts_ways(const SharedView& s) const {
+    if (s.tokens % segment == 0 || block_size % kPartedKeys != 0 || shape.v_aliases_k || shape.v_dim % kPartedDims != 0) return false;
+    return std::all_of(s.spans.begin(), s.spans.end(),
+                       [&](int32_t i) { return step.spans[i].count == 1 && step.spans[i].past >= s.tokens && walked[i] == 0; });
   }
 
   void own() {
@@ -218,7 +239,7 @@ void Program::Impl::plan_attention() {
   for (size_t i = 0; i < shapes.size(); ++i) {
     const AttendShape& shape = shapes[i];
     plans[i] = AttendPlan();
-    Planner planner{shape, *step, positions, pool.size(), key_segment(), plans[i], {}};
+    Planner planner{shape, *step, positions, pool.size(), key_segment(), options.block_size, plans[i], {}};
     planner.share();
     planner.own();
     const int64_t state = (v_stride(shape.v_dim) + 2) * static_cast<int64_t>(sizeof(float));
@@ -276,7 +297,10 @@ struct Program::Impl::AttendRun {
             memory.last,
             op.softcap,
             segment(),
-            split_k};
+            split_k,
+            ref.common > 0 ? plan.tables.data() + ref.entry : nullptr,
+            ref.common,
+            group()};
   }
 
   // Copies between a tile's states and the store of shared walks, [token, head].

@@ -87,8 +87,10 @@ struct ActivationSlot {
 // What attention plans have in common: one plan per shape and step serves all layers of that shape.
 struct AttendShape {
   int64_t heads, kv_heads, k_dim, v_dim, window, group;
+  bool v_aliases_k;
   bool operator==(const AttendShape& o) const {
-    return heads == o.heads && kv_heads == o.kv_heads && k_dim == o.k_dim && v_dim == o.v_dim && window == o.window && group == o.group;
+    return heads == o.heads && kv_heads == o.kv_heads && k_dim == o.k_dim && v_dim == o.v_dim && window == o.window && group == o.group &&
+           v_aliases_k == o.v_aliases_k;
   }
 };
 
@@ -103,6 +105,7 @@ struct TileRef {
   int64_t counter;      // of KV head 0, in AttendPlan::left
   bool initial;         // goes on from a shared walk
   bool keep;            // a shared walk: the state is kept, not finished
+  int64_t common = 0;   // where its tokens part ways inside the last segment; 0: nowhere
 };
 struct TileTask {
   int tile;
@@ -116,6 +119,7 @@ struct AttendPhase {
 };
 struct AttendPlan {
   std::vector<int32_t> tokens;
+  std::vector<const int32_t*> tables;  // of the tokens of shared walks, which come first
   AttendPhase shared, own;
   int64_t partials = 0;                          // rows of states kept apart until merged
   std::vector<int32_t> parts;                    // tasks of each (tile, KV head) walked by several tasks
@@ -124,6 +128,8 @@ struct AttendPlan {
 };
 
 constexpr size_t kWeightChunk = size_t{64} << 20;  // bytes; only what is used of it is ever touched
+
+constexpr int64_t kPartedKeys = 16;  // a shared walk ends at a multiple of as many keys
 
 int64_t nanoseconds_now();
 

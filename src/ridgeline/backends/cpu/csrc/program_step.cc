@@ -66,7 +66,7 @@ void Program::Impl::check(const StepView& view) const {
   }
   check_tables(view);
   for (const SharedView& s : view.shared) {
-    require(s.tokens >= 0 && s.tokens % kKeySegment == 0, "a shared walk is not a multiple of the key segment");
+    require(s.tokens >= 0 && s.tokens % kPartedKeys == 0, "a shared walk is not a multiple of " + std::to_string(kPartedKeys) + " keys");
     for (const int32_t i : s.spans) {
       require(i >= 0 && i < static_cast<int64_t>(view.spans.size()), "a shared walk names a span that does not exist");
       require(s.tokens <= view.spans[i].past + view.spans[i].count, "a shared walk is longer than one of its spans");

@@ -23,6 +23,10 @@ struct AttentionTile {
   float softcap;         // 0 for none
   int64_t segment;       // kKeySegment; smaller only in builds broken on purpose
   bool split_k;          // broken on purpose
+  // Where the tokens part ways inside a segment: up to position `common` all read `table`, from there on those of each `apart` rows
+  // read a table of their own. `common` is a multiple of 16, and so is the block size then.
+  const int32_t* const* tables = nullptr;
+  int64_t common = 0, apart = 0;
 };
 
 // (max, sum, output) of some segments, merged from left to right. out is [rows, v_stride(v_dim)].

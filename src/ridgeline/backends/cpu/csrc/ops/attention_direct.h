@@ -288,15 +288,20 @@ struct DirectRows {
   }
 };
 
-void direct_rows(const Walk& w, int64_t row, int64_t rows, Range keys, const AttentionAhead& ahead, const AttentionState& state) {
-  const KvPool& pool = *w.tile.pool;
-  const Chunks list = list_chunks(w, keys, ahead);
+DirectRows direct_rows(const Walk& w, int64_t row, int64_t rows, Range keys, const Chunks& list) {
   const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock, size = (rows + blocks - 1) / blocks;
-  const DirectRows direct{w, row, rows, keys, list, size, block_vectors(size)};
-  decode_key_scales(w, keys);
+  return {w, row, rows, keys, list, size, block_vectors(size)};
+}
+
+void direct_scores(const DirectRows& direct) {
+  const KvPool& pool = *direct.w.tile.pool;
+  decode_key_scales(direct.w, direct.keys);
   with_loader(pool.k_dtype, paired_keys(pool), [&](auto loader) { direct.template score<decltype(loader)>(); });
-  decode_value_scales(w, keys);
-  softmax_rows(w, row, row + rows, keys, state);
+  decode_value_scales(direct.w, direct.keys);
+}
+
+void direct_values(const DirectRows& direct, const AttentionState& state) {
+  const KvPool& pool = *direct.w.tile.pool;
   with_loader(pool.v_dtype, paired_values(pool), [&](auto loader) { direct.template add_values<decltype(loader)>(state); });
 }
 
@@ -305,7 +310,13 @@ void segment_direct(const Walk& w, const AttentionAhead& ahead, const AttentionS
     const Range keys = w.row(r);
     int64_t end = r + 1;
     while (end < w.tile.rows && w.row(end) == keys) ++end;
-    if (!keys.empty()) direct_rows(w, r, end - r, keys, ahead, state);
+    if (!keys.empty()) {
+      const Chunks list = list_chunks(w, keys, ahead);
+      const DirectRows direct = direct_rows(w, r, end - r, keys, list);
+      direct_scores(direct);
+      softmax_rows(w, r, end, keys, state);
+      direct_values(direct, state);
+    }
     r = end;
   }
 }

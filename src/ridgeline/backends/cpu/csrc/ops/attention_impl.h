@@ -9,6 +9,39 @@ namespace {
 
 constexpr int64_t kDirectRows = 16;  // of one token: more rows pay for converting a panel first
 
+// A segment whose first keys all rows read together, and whose others each token reads for itself: the chains of sums go over both.
+void segment_parted(const Walk& w, const AttentionAhead& ahead, const AttentionState& state) {
+  const AttentionTile& t = w.tile;
+  const Range shared{0, t.common - w.base};
+  const int64_t width = v_stride(t.pool->v_dim), tokens = t.rows / t.apart;
+  // f(the token's own walk, its keys beyond the shared ones, where the next token's are, its state)
+  const auto each_token = [&](const auto& f) {
+    for (int64_t i = 0; i < tokens; ++i) {
+      const int64_t row = i * t.apart;
+      AttentionTile tile = t;
+      tile.table = t.tables[i], tile.rows = t.apart, tile.q += row * t.pool->k_dim, tile.first += row, tile.last += row;
+      AttentionScratch scratch = w.scratch;
+      scratch.scores += row * kKeySegment;
+      const Walk own{tile, scratch, w.base};
+      const AttentionAhead next{i + 1 < tokens ? t.tables[i + 1] : nullptr, t.kv_head, t.common,
+                                i + 1 < tokens ? t.last[row + t.apart] : 0};
+      f(own, Range{shared.to, own.row(0).to}, next, AttentionState{state.largest + row, state.sum + row, state.out + row * width});
+    }
+  };
+  staged_scores(w, shared);
+  each_token([](const Walk& own, Range keys, const AttentionAhead& next, const AttentionState& mine) {
+    const Chunks list = list_chunks(own, keys, next);
+    direct_scores(direct_rows(own, 0, own.tile.rows, keys, list));
+    softmax_rows(own, 0, own.tile.rows, {0, keys.to}, mine);
+  });
+  staged_values(w, shared, ahead, state);
+  each_token([](const Walk& own, Range keys, const AttentionAhead& next, const AttentionState& mine) {
+    const Chunks list = list_chunks(own, keys, next);
+    if (own.tile.pool->v_dtype == KvDtype::kInt4) decode_value_scales(own, keys);
+    direct_values(direct_rows(own, 0, own.tile.rows, keys, list), mine);
+  });
+}
+
 void attend_segment(const AttentionTile& tile, int64_t s, const AttentionAhead& ahead, const AttentionScratch& scratch,
                     const AttentionState& state) {
   const Walk w{tile, scratch, s * tile.segment};
@@ -17,10 +50,12 @@ void attend_segment(const AttentionTile& tile, int64_t s, const AttentionAhead& 
   const KvPool& pool = *tile.pool;
   const int64_t lanes = pool.v_dtype == KvDtype::kInt4 ? kKvGroup : 16;
   const bool whole = pool.block_size % kLanes == 0 && pool.v_dim % lanes == 0 && tile.segment % kLanes == 0 && !pool.v_aliases_k;
-  if (whole && (tile.rows <= kRowBlock || (tile.rows <= kDirectRows && w.common(0, tile.rows) == keys))) {
+  if (tile.common > w.base && tile.common < w.base + tile.segment) {
+    segment_parted(w, ahead, state);
+  } else if (whole && (tile.rows <= kRowBlock || (tile.rows <= kDirectRows && w.common(0, tile.rows) == keys))) {
     segment_direct(w, ahead, state);
   } else {
-    segment_staged(w, keys, state);
+    segment_staged(w, keys, ahead, state);
   }
 }
 

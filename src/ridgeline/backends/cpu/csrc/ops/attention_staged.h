@@ -53,13 +53,47 @@ inline void product(Product p, int64_t rows, int64_t columns) {
   }
 }
 
+// The memory of the panel that comes after the one being multiplied, asked for a little with each register block: blocks lie anywhere, so
+// the CPU does not foresee them, and all at once would fill its queue of misses.
+class PanelAhead {
+ public:
+  // Keys [from, to) by position, up to the end of the first panel; values: theirs instead.
+  PanelAhead(const KvPool& pool, const AttentionAhead& next, bool values, int64_t row_blocks) {
+    if (row_blocks > kMostBlocks || next.table == nullptr || pool.block_size % kChunk != 0 || (values && pool.v_aliases_k)) return;
+    const int64_t row = values ? pool.v_row() : pool.k_row(), end = at_most(next.to, (next.from / kKeyPanel + 1) * kKeyPanel);
+    for (int64_t key = next.from / kChunk * kChunk; key < end; key += kChunk) {
+      const int64_t block = next.table[key / pool.block_size], slot = key % pool.block_size;
+      parts_[count_++] = (values ? pool.v_head(block, next.kv_head) : pool.k_head(block, next.kv_head)) + slot * row;
+    }
+    bytes_ = kChunk * row;
+    each_ = (count_ * bytes_ / kLineBytes + row_blocks - 1) / row_blocks;
+  }
+
+  void ask() {
+    for (int64_t i = 0; i < each_ && part_ < count_; ++i) {
+      __builtin_prefetch(parts_[part_] + at_, 0, 2);
+      at_ += kLineBytes;
+      if (at_ < bytes_) continue;
+      at_ = 0;
+      ++part_;
+    }
+  }
+
+ private:
+  static constexpr int64_t kChunk = 16, kLineBytes = 64;
+  static constexpr int64_t kMostBlocks = 16;  // beside more products the memory does not show
+  const uint8_t* parts_[kKeyPanel / kChunk + 1];
+  int64_t count_ = 0, bytes_ = 0, each_ = 0, part_ = 0, at_ = 0;
+};
+
 // Scores of keys [keys.from, keys.to) of a panel for all rows that see some of them; b[d / kStep * stride + key - first] is the panel.
 template <typename Kind>
-void panel_scores(const Walk& w, const float* b, int64_t stride, int64_t first, Range keys) {
+void panel_scores(const Walk& w, const float* b, int64_t stride, int64_t first, Range keys, PanelAhead& next) {
   const AttentionTile& t = w.tile;
   const int64_t k_dim = t.pool->k_dim, steps = k_dim / Kind::kStep;
   for (int64_t r0 = 0; r0 < t.rows; r0 += kRowBlock) {
     const int64_t r1 = at_most(r0 + kRowBlock, t.rows);
+    next.ask();
     const Range seen = w.any(r0, r1);
     const int64_t from = first + lanes_down(at_least(seen.from, keys.from) - first);
     const int64_t to = first + lanes_up(at_most(seen.to, keys.to) - first);
@@ -83,7 +117,7 @@ void panel_scores(const Walk& w, const float* b, int64_t stride, int64_t first, 
 
 // Adds probability times value for keys [keys.from, keys.to); b is the row of key keys.from. Keys that only some rows of a
 // register block see are added row by row, in order: a row never meets a key that it does not see.
-void panel_values(const Walk& w, const float* b, int64_t stride, Range keys, const AttentionState& state) {
+void panel_values(const Walk& w, const float* b, int64_t stride, Range keys, const AttentionState& state, PanelAhead& next) {
   const AttentionTile& t = w.tile;
   const int64_t width = v_stride(t.pool->v_dim);
   const auto add = [&](int64_t row, int64_t rows, int64_t from, int64_t to) {
@@ -94,6 +128,7 @@ void panel_values(const Walk& w, const float* b, int64_t stride, Range keys, con
   };
   for (int64_t r0 = 0; r0 < t.rows; r0 += kRowBlock) {
     const int64_t r1 = at_most(r0 + kRowBlock, t.rows);
+    next.ask();
     Range all = w.common(r0, r1);
     all = {at_least(all.from, keys.from), at_most(all.to, keys.to)};
     if (all == keys) {
@@ -112,7 +147,7 @@ void panel_values(const Walk& w, const float* b, int64_t stride, Range keys, con
 
 // The same where b holds pairs of keys, the first that of keys.from, with zeros for keys that are not among them.
 template <typename Kind>
-void panel_pair_values(const Walk& w, const float* b, int64_t stride, Range keys, const AttentionState& state) {
+void panel_pair_values(const Walk& w, const float* b, int64_t stride, Range keys, const AttentionState& state, PanelAhead& next) {
   const AttentionTile& t = w.tile;
   const int64_t width = v_stride(t.pool->v_dim), before = keys.from / 2;
   const auto add = [&](int64_t row, int64_t rows, int64_t from, int64_t to) {
@@ -140,6 +175,7 @@ void panel_pair_values(const Walk& w, const float* b, int64_t stride, Range keys
   };
   for (int64_t r0 = 0; r0 < t.rows; r0 += kRowBlock) {
     const int64_t r1 = at_most(r0 + kRowBlock, t.rows);
+    next.ask();
     Range all = w.common(r0, r1);
     all = {at_least(all.from, keys.from), at_most(all.to, keys.to)};
     if (all == keys) {
@@ -286,40 +322,60 @@ void stage_values<LoadInt4>(const Walk& w, Range keys) {
   }
 }
 
-// Many rows: a panel is converted once and read by all of them.
-void segment_staged(const Walk& w, Range keys, const AttentionState& state) {
+// What the panels of `keys` still hold from position `from` on.
+inline AttentionAhead rest_of(const Walk& w, Range keys, int64_t from) {
+  return {w.tile.table, w.tile.kv_head, w.base + from, w.base + keys.to};
+}
+
+// Scores of all rows with `keys`, and the scales of their values: a panel is converted once and read by all of them.
+void staged_scores(const Walk& w, Range keys) {
   const KvPool& pool = *w.tile.pool;
+  const int64_t row_blocks = (w.tile.rows + kRowBlock - 1) / kRowBlock;
   decode_key_scales(w, keys);
   for (int64_t first = keys.from / kKeyPanel * kKeyPanel; first < keys.to; first += kKeyPanel) {
     const Range panel{at_least(first, keys.from), at_most(first + kKeyPanel, keys.to)};
+    const bool last = panel.to == keys.to;
+    PanelAhead next(pool, rest_of(w, keys, last ? keys.from : panel.to), last, row_blocks);
     with_loader(pool.k_dtype, paired_keys(pool), [&](auto loader) {
       using L = decltype(loader);
       if constexpr (L::kStep == 2) {
         stage_key_pairs<L>(w, first, panel);
-        panel_scores<L>(w, w.scratch.keys, kKeyPanel, first, panel);
+        panel_scores<L>(w, w.scratch.keys, kKeyPanel, first, panel, next);
       } else {
         stage_keys<L>(w, first, panel);
-        panel_scores<Floats>(w, w.scratch.keys, kKeyPanel, first, panel);
+        panel_scores<Floats>(w, w.scratch.keys, kKeyPanel, first, panel, next);
       }
     });
   }
   decode_value_scales(w, keys);
-  for (int64_t r = 0; r < w.tile.rows; ++r) {
-    if (!w.row(r).empty()) softmax_rows(w, r, r + 1, w.row(r), state);
-  }
+}
+
+void staged_values(const Walk& w, Range keys, const AttentionAhead& ahead, const AttentionState& state) {
+  const KvPool& pool = *w.tile.pool;
+  const int64_t row_blocks = (w.tile.rows + kRowBlock - 1) / kRowBlock;
   for (int64_t first = keys.from / kKeyPanel * kKeyPanel; first < keys.to; first += kKeyPanel) {
     const Range panel{at_least(first, keys.from), at_most(first + kKeyPanel, keys.to)};
+    const bool last = panel.to == keys.to;
+    PanelAhead next(pool, last ? ahead : rest_of(w, keys, panel.to), !last, row_blocks);
     with_loader(pool.v_aliases_k ? pool.k_dtype : pool.v_dtype, paired_values(pool), [&](auto loader) {
       using L = decltype(loader);
       if constexpr (L::kStep == 2) {
         stage_value_pairs<L>(w, panel);
-        panel_pair_values<L>(w, w.scratch.values, v_stride(pool.v_dim), panel, state);
+        panel_pair_values<L>(w, w.scratch.values, v_stride(pool.v_dim), panel, state, next);
       } else {
         stage_values<L>(w, panel);
-        panel_values(w, w.scratch.values, v_stride(pool.v_dim), panel, state);
+        panel_values(w, w.scratch.values, v_stride(pool.v_dim), panel, state, next);
       }
     });
   }
+}
+
+void segment_staged(const Walk& w, Range keys, const AttentionAhead& ahead, const AttentionState& state) {
+  staged_scores(w, keys);
+  for (int64_t r = 0; r < w.tile.rows; ++r) {
+    if (!w.row(r).empty()) softmax_rows(w, r, r + 1, w.row(r), state);
+  }
+  staged_values(w, keys, ahead, state);
 }
 
 }  // namespace
