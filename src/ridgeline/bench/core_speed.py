@@ -17,7 +17,7 @@ from ridgeline.planner.hardware import Machine
 T = TypeVar("T")
 SLOW = 0.9  # of the best: a measurement beside a slower probe does not count while there are others
 TRIES = 2  # times as many measurements as are asked for, at most
-_SECONDS, _BYTES = 0.005, 1 << 20  # of a probe: some 10 ms in all, within the cores' own caches
+_SECONDS, _BYTES = 0.005, 1 << 20  # of a probe: some 20 ms in all, within the cores' own caches
 _PROBES = 3  # the best of so many: threads that were just woken may share a CPU for a moment
 
 
