@@ -83,6 +83,8 @@ def test_traffic_is_what_the_steps_moved_and_computed() -> None:
     found = pace.traffic.figures()
     assert found["bytes_kv_read"] == total.kv_read_bytes and found["bytes_weights"] == pytest.approx(total.weight_bytes, rel=1e-6)
     assert found["flops_float"] == pytest.approx(total.f32_flops, rel=1e-6) and found["flops_integer"] == total.int8_flops > 0
+    assert found["flops_bfloat16"] == pytest.approx(total.bf16_flops, rel=1e-6) and total.bf16_flops > 0
+    assert found["recent_flops_bfloat16_per_s"] == pytest.approx(total.bf16_flops / 3e-3, rel=1e-3)
     assert found["recent_memory_bytes_per_s"] == pytest.approx(total.memory_bytes / 3e-3, rel=1e-3)
 
 
@@ -116,6 +118,45 @@ def test_a_long_prompt_among_answers_keeps_their_pace(noise: float) -> None:
     alone = run(0)[2]
     steady, gaps, ttft = run(8)
     assert np.quantile(gaps, 0.99) <= 3 * np.median(steady) and ttft <= 2.5 * alone and len(gaps) > 10
+
+
+def test_what_decodes_take_is_known_whatever_a_chunk_takes_beyond_its_prediction() -> None:
+    """A chunk's attention costs more and more, decodes' less than the shape says, and contexts grow: the aim stays what decodes take, and
+    steps keep to it from the first to the last of the prompt."""
+    pace, real, rng = Pace(predictor(assumed(2, "avx2"))), predictor(TRUE), np.random.default_rng(0)
+    budget = replace(paced_budget(512, 16), itl_floor=0.0)
+    assert budget.itl_slack is not None
+
+    def seconds(one: Step) -> float:
+        decodes, chunks = [s for s in one.spans if s.want == s.new], [s for s in one.spans if s.want != s.new]
+        attention, rest = real.upper_parts(real.numbers(one.spans))
+        own, _ = real.upper_parts(real.numbers(decodes))
+        return rest + 0.4 * own + (attention - own) * (1 + sum(s.past for s in chunks) / 2000)
+
+    def timed(one: Step) -> float:
+        took = seconds(one) if one.spans else 1e-6
+        if one.spans:
+            seen.append((one, took, pace(Step(tuple(s for s in one.spans if s.want == s.new), one.tokens, ()))))
+            pace.learn(one, took)
+        return took
+
+    seen: list[tuple[Step, float, float]] = []
+    h = Harness(blocks=[1000], budget=budget, seconds=timed, predict=pace, check_every=0, contents=False)
+    for _ in range(8):
+        h.submit(rng.integers(4, 1000, 30), 3000)
+    for _ in range(30):
+        h.step()
+    seen.clear()
+    request = h.submit(rng.integers(4, 1000, 2000), 4)
+    while not h.outputs[request.id, 0]:
+        h.step()
+    beside = [(one, took, base) for one, took, base in seen if len(one.spans) > 8]
+    assert len(beside) > 100 and len(seen) == pytest.approx(len(beside) * 16 / 15, abs=2)
+    for one, took, base in beside[:-1]:
+        alone = seconds(Step(one.spans[:8], one.tokens, ()))
+        assert base == pytest.approx(alone, rel=0.05)
+        assert took <= 1.15 * budget.itl_slack * alone
+    assert np.mean([took for _, took, _ in beside]) >= 0.9 * budget.itl_slack * np.mean([base for _, _, base in beside])
 
 
 def _clock(h: Harness, steps: int) -> list[tuple[float, float]]:

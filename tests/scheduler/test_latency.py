@@ -58,6 +58,27 @@ def test_the_relative_default(predict: Predict | None) -> None:
     assert np.quantile(gaps, 0.99) <= 3 * 0.0205 and ttft <= 2.5 * alone()
 
 
+@pytest.mark.parametrize("predict", [None, seconds])
+@pytest.mark.parametrize(("floor", "step_s"), [(0.02, 0.0513), (0.1, 0.1)])
+def test_the_relative_default_has_a_floor(predict: Predict | None, floor: float, step_s: float) -> None:
+    """Where decodes are quick, steps may take as long as nobody notices; where 2.5 times theirs is more, the floor says nothing."""
+    _, gaps, _ = mixed(Budget(2048, 16, itl_slack=2.5, itl_floor=floor), predict)
+    late = gaps if predict else gaps[3:]
+    assert max(late) <= step_s * (1.02 if predict else 1.25) and np.mean(gaps) > 0.8 * step_s
+
+
+@pytest.mark.parametrize("predict", [None, seconds])
+@pytest.mark.parametrize("every", [2, 5])
+def test_decodes_go_alone_every_so_many_steps(predict: Predict | None, every: int) -> None:
+    """So that what they take alone is measured however long prompts are read beside them; only where that is the measure."""
+    h, gaps, _ = mixed(Budget(2048, 16, alone_every=every), predict)
+    alone = [i for i, gap in enumerate(gaps[:-1]) if gap < 0.022]  # the last step has what is left of the prompt
+    assert alone == list(range(every - 1, len(gaps) - 1, every)) and len(alone) > 5
+    assert h.state.times.decode_s == pytest.approx(0.0205, rel=0.03)
+    _, gaps, _ = mixed(Budget(2048, 16, itl_target=0.08, alone_every=every), predict)
+    assert min(gaps[:-1]) > 0.022
+
+
 def test_without_a_target_the_prompt_takes_the_whole_budget() -> None:
     _, gaps, _ = mixed(Budget(2048, 16, itl_slack=None), None)
     assert len(gaps) == 2 and max(gaps) > 1.5
@@ -92,7 +113,7 @@ def test_measured_times_follow_a_machine_that_slows_down() -> None:
             times.observe(8, 0, 0.02 * factor)
             times.observe(8, 50, (0.02 + 0.05) * factor)
             times.observe(0, 100, 0.1 * factor)
-        chunk = times.chunk(0.1, None, budget, 1000)
+        chunk = times.chunk(budget, 1000)
         assert chunk == pytest.approx((0.1 - 0.02 * factor) / (0.001 * factor), rel=0.05)
     times.observe(8, 10, 0.0)
-    assert times.chunk(0.1, None, budget, 1000) == chunk
+    assert times.chunk(budget, 1000) == chunk

@@ -30,7 +30,8 @@ def random_run(seed: int) -> Harness:
     slots = int(rng.integers(1, 7))
     budget = Budget(
         tokens=slots + int(rng.integers(0, 40)), sequences=slots, min_chunk=int(rng.integers(1, 5)),
-        itl_slack=[None, 1.5, 3.0][int(rng.integers(3))], max_chunk=[None, 1, 3, 7][int(rng.integers(4))],
+        itl_slack=[None, 1.5, 3.0][int(rng.integers(3))], alone_every=[None, 2, 5][int(rng.integers(3))],
+        max_chunk=[None, 1, 3, 7][int(rng.integers(4))],
     )  # fmt: skip
     faults = Faults(preempt_every=int(rng.choice([0, 3, 7])), evict_every=int(rng.choice([0, 0, 5])))
     config = SchedulerConfig(policy=order, max_model_len=90, aging_s=0.3, max_overtakes=3, key_segment=8)

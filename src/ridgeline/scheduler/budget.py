@@ -23,21 +23,33 @@ class Budget:
     """Limits of one step. tokens >= sequences, so that every decode always advances.
 
     itl_target: seconds between tokens that running decodes should keep; without it, itl_slack times the time of a step without prompt
-    tokens (None: no limit). min_chunk: prompt tokens that any step may carry, so that prompts always advance; max_chunk: per sequence.
-    prompt_rows: logits rows of prompt positions (`Request.prompt_rows`) that a step may ask for, so that their buffer stays small.
+    tokens (None: no limit), or itl_floor seconds if that is more. alone_every: then every so many steps the decodes go without prompt
+    tokens, so that their own time stays known. min_chunk: prompt tokens that any other step may carry, so that prompts always advance;
+    max_chunk: per sequence. prompt_rows: logits rows of prompt positions (`Request.prompt_rows`) that a step may ask for, so that their
+    buffer stays small.
     """
 
     tokens: int = 2048
     sequences: int = 256
     itl_target: float | None = None
     itl_slack: float | None = 2.5
+    itl_floor: float = 0.0
+    alone_every: int | None = None
     min_chunk: int = 16
     max_chunk: int | None = None
     prompt_rows: int | None = None
 
+    def target(self, decode_s: float) -> float | None:
+        """Seconds of a step beside decodes that take so long alone; None: as long as it may be."""
+        if self.itl_target is not None or self.itl_slack is None:
+            return self.itl_target
+        return max(self.itl_slack * decode_s, self.itl_floor)
+
     def __post_init__(self) -> None:
         if self.sequences < 1 or self.min_chunk < 1 or (self.max_chunk is not None and self.max_chunk < 1):
             raise UserError("max_num_seqs and chunks must be at least 1", field="max_num_seqs", value=self.sequences, limit=1)
+        if self.alone_every is not None and self.alone_every < 2:
+            raise UserError("prompts need every second step at least", field="alone_every", value=self.alone_every, limit=2)
         if self.prompt_rows is not None and self.prompt_rows < 1:
             raise UserError("a step needs room for at least one prompt row", field="prompt_rows", value=self.prompt_rows, limit=1)
         if self.tokens < self.sequences:
@@ -48,13 +60,17 @@ class Budget:
 
 
 class StepTimes:
-    """Running averages of measured steps: seconds of a step of decodes only, and seconds that each prompt token adds."""
+    """Running averages of measured steps: seconds of a step of decodes only, and seconds that each prompt token adds. mixed: steps with
+    both since the last of decodes only."""
 
     def __init__(self) -> None:
         self.decode_s: float | None = None
         self.token_s: float | None = None
+        self.mixed = 0
 
     def observe(self, decodes: int, chunk_tokens: int, seconds: float) -> None:
+        if decodes:
+            self.mixed = self.mixed + 1 if chunk_tokens else 0
         if seconds <= 0:
             return
         if chunk_tokens == 0:
@@ -64,12 +80,11 @@ class StepTimes:
         elif self.decode_s is not None:
             self.token_s = _blend(self.token_s, max(0.0, seconds - self.decode_s) / chunk_tokens)
 
-    def chunk(self, target: float | None, slack: float | None, budget: Budget, most: int) -> int:
+    def chunk(self, budget: Budget, most: int) -> int:
         """Prompt tokens that fit beside the decodes."""
-        if target is None and slack is not None and self.decode_s is not None:
-            target = slack * self.decode_s
+        target = budget.itl_target if self.decode_s is None else budget.target(self.decode_s)
         if target is None or self.token_s is None or self.decode_s is None:
-            return most if slack is None and target is None else min(most, _UNKNOWN_CHUNKS * budget.min_chunk)
+            return most if budget.itl_slack is None and target is None else min(most, _UNKNOWN_CHUNKS * budget.min_chunk)
         return most if self.token_s == 0 else int(min(most, max(0.0, target - self.decode_s) / self.token_s))
 
 
@@ -82,10 +97,9 @@ def chunk_limit(budget: Budget, decodes: list[Span], prefill: Span, times: StepT
     most = budget.tokens - len(decodes)
     if not decodes or (budget.itl_target is None and budget.itl_slack is None):
         return most
-    if predict is None:
-        allowed = times.chunk(budget.itl_target, budget.itl_slack, budget, most)
-    else:
-        allowed = _predicted(budget, decodes, prefill, predict, most)
+    if budget.itl_target is None and budget.alone_every is not None and times.mixed >= budget.alone_every - 1:
+        return 0
+    allowed = times.chunk(budget, most) if predict is None else _predicted(budget, decodes, prefill, predict, most)
     return min(most, max(allowed, budget.min_chunk))
 
 
@@ -99,9 +113,10 @@ def _predicted(budget: Budget, decodes: list[Span], prefill: Span, predict: Pred
         extra = [Span(prefill.seq, prefill.past, chunk, int(chunk == prefill.new))] if chunk else []
         return predict(Step((*decodes, *extra), np.zeros(len(decodes) + chunk, np.int32), ()))
 
-    base = seconds(0)
-    target = budget.itl_target if budget.itl_target is not None else (budget.itl_slack or 1.0) * base
-    chunk = most
+    base, chunk = seconds(0), most
+    target = budget.target(base)
+    if target is None:
+        return most
     for _ in range(3):
         took = seconds(chunk)
         if took <= target or chunk <= budget.min_chunk:
