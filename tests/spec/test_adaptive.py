@@ -72,6 +72,15 @@ def test_each_copied_guess_teaches_of_its_own_strength() -> None:
     assert [seen.rate(1, s) for s in range(9)] == [one_by_one.rate(1, s) for s in range(9)]
 
 
+def test_rows_that_a_block_of_the_kernel_holds_anyway_are_filled() -> None:
+    """Steps of 4 and of 8 rows cost little more than those of 3 and of 6: what was learned of a number of rows goes before the line."""
+    blocks = {1: 1.2, 2: 1.1, 3: 0.8, 4: 1.4, 5: 1.3, 6: 1.2, 7: 0.9}
+    cost = StepCost(1.0, 1.0, 0.2, blocks)
+    assert lengths([alike(0.7, 7)], cost) == [3] and lengths([alike(0.97, 7)], cost) == [7]
+    assert lengths([alike(0.7, 2)], StepCost(1.0, 1.0, 0.2, {1: 2.0, 2: 2.0})) == [0]
+    assert lengths([alike(0.9, 7)] * 2, StepCost(1.0, 1.0, 0.1, {6: 0.5})) == [3, 3]
+
+
 def test_off_where_the_predicted_gain_is_below_one() -> None:
     assert lengths([alike(0.1, 8)], StepCost(1.0, 1.0, 0.13)) == [0]
     assert lengths([alike(0.9, 8)], StepCost(1.0, 1.0, 0.13)) == [8]

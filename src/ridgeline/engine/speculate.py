@@ -62,6 +62,7 @@ class Speculator:
         self._last: _Ran | None = None  # the step before this one, when it ran
         self._asked: dict[int, int] = {}  # sequence id -> its known tokens when a guess was asked for last
         self._plain = self._wide = self._guessing = 1.0  # measured over predicted seconds: steps without and with drafts, and of the draft
+        self._blocks: dict[int, float] = {}  # tokens of a step with drafts -> its seconds over what `_wide` makes of it
         self._measured = False
         self._learning = False  # the guesses asked for are not expected to be worth it
         self._credit_s = 0.0  # may go into guesses that are not worth it; below 0: went into them already
@@ -111,6 +112,8 @@ class Speculator:
             if not self._measured:  # the assumed ceilings may be far off: until all kinds were seen, they are so alike
                 self._measured, self._plain, self._wide, self._guessing = True, ratio, ratio, ratio
             if drafts:
+                known = self._blocks.get(len(step.tokens), 1.0)
+                self._blocks[len(step.tokens)] = known + _WEIGHT * (ratio / self._wide - known)
                 self._wide += _WEIGHT * (ratio - self._wide)
             else:
                 self._plain += _WEIGHT * (ratio - self._plain)
@@ -163,7 +166,8 @@ class Speculator:
             return None
         plain = self._predict(_decodes(decoding, 0))
         row = (self._predict(_decodes(decoding, 1)) - plain) / len(decoding)
-        return StepCost(plain * self._plain, plain * self._wide, max(row, 0.0) * self._wide)
+        learned = {tokens - len(decoding): share for tokens, share in self._blocks.items()}
+        return StepCost(plain * self._plain, plain * self._wide, max(row, 0.0) * self._wide, learned)
 
     def _depth(self, decoding: list[Sequence]) -> int:
         """Guesses to ask for. Those that cost something are made where the tokens that may still come win back what the draft has to read

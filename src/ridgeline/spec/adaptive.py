@@ -5,8 +5,8 @@ Knows numbers only. E[tokens of a step] = 1 + a + a^2 + .. as in Leviathan et al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 _OWN_WEIGHT = 4.0  # expected hits that a sequence must have missed or passed before its own record counts half
 _KEEP = 0.9  # of a sequence's record, with each guess tried: about the last ten count
@@ -89,11 +89,16 @@ def bucket(strength: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Seconds of a step without drafts, and of one with `rows` of them: wide_s + row_s * rows."""
+    """Seconds of a step without drafts, and of one with `rows` of them: wide_s + row_s * rows, times what was learned of so many rows."""
 
     plain_s: float
     wide_s: float
     row_s: float
+    learned: Mapping[int, float] = field(default_factory=dict)
+
+    def seconds(self, rows: int) -> float:
+        """rows: drafts, at least 1."""
+        return (self.wide_s + self.row_s * rows) * self.learned.get(rows, 1.0)
 
 
 def expected(rate: float, drafts: int) -> float:
@@ -105,20 +110,18 @@ def lengths(chances: Sequence[Sequence[float]], cost: StepCost, extra: int = 0) 
     """Drafts per sequence that give the most tokens per second; all 0 when none gives more than a step without.
 
     chances: of each guess of each sequence, as `Acceptance.chances` tells them: none above the one before it; extra: sequences in the step
-    that have none. Each draft is taken while its chance per second of its row beats the tokens per second so far: best ones first,
-    so the greedy choice is the best one for a cost that is linear in rows.
+    that have none. Best ones first, every number of drafts is tried: kernels work in blocks of rows, so one more may cost much or nothing.
     """
     offers = sorted(((chance, i) for i, each in enumerate(chances) for chance in each), reverse=True)
-    plain = len(chances) + extra
-    tokens, seconds, taken = float(plain), cost.wide_s, [0] * len(chances)
-    for chance, i in offers:
-        if chance * seconds <= tokens * cost.row_s:
-            break
+    tokens = float(len(chances) + extra)
+    best, speed = 0, tokens / cost.plain_s
+    for rows, (chance, _) in enumerate(offers, 1):
         tokens += chance
-        seconds += cost.row_s
+        if tokens > speed * cost.seconds(rows):
+            best, speed = rows, tokens / cost.seconds(rows)
+    taken = [0] * len(chances)
+    for _, i in offers[:best]:
         taken[i] += 1
-    if not any(taken) or tokens * cost.plain_s <= plain * seconds:
-        return [0] * len(chances)
     return taken
 
 
