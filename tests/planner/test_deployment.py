@@ -20,6 +20,7 @@ from ridgeline.planner.hardware import Machine, devices, find_device, workshop_d
 from ridgeline.planner.load import Traffic, steady
 from ridgeline.planner.parallel import Layout, tp_limit
 from ridgeline.planner.setup import Overhead, Setup, host_device
+from ridgeline.planner.sheet import operating_points
 
 TABLE = devices()
 BF16, KV = WEIGHT_FORMATS["bf16"], kv_format_named("bf16")
@@ -64,6 +65,9 @@ def test_attention_of_a_host_with_pairs_of_bfloat16(model: str, keys: int, value
     for kv in ("f16", "int8", "int4", "fp8"):
         assert peaks(pairs, kv) == peaks(plain, kv) == peaks(plain, "bf16") == (100e9, 100e9)
     assert peaks(pairs, "bf16/int8") == (100e9, pytest.approx((keys + values) / (keys / 200 + values / 100) * 1e9))
+    d = Setup(find_model("Llama-3.1-8B"), host_device(pairs, 8e12), BF16, kv_format_named("bf16"), Layout()).deployment()
+    prefill = operating_points(d, 1, 100_000, "x")[-1]
+    assert 100e9 < prefill.flop_s < 200e9  # of linear layers at one peak, of attention at the other
     assert all(device.pairs_tflops is None for device in (*TABLE.values(), *workshop_devices().values()))
 
 

@@ -58,7 +58,8 @@ def operating_points(d: Deployment, batch: int, context: int, label: str) -> lis
     asked = d.demand.step([Span(0, context - new, new, 1)])
     seconds = d.ideal_prefill(new) if d.ideal else d.step([Span(0, context - new, new, 1)]).seconds
     # The lecture's time leaves out a few products that the demand counts: never above the ceiling.
-    rate = min(asked.flops / tp / seconds, d.ceilings.linear_flops_per_s)
+    most = d.ceilings.linear_flops_per_s if d.ideal else max(d.ceilings.linear_flops_per_s, d.ceilings.attention_flops_per_s)
+    rate = min(asked.flops / tp / seconds, most)
     found.append(Point(f"prefill, {new} tokens", asked.flops / asked.bytes, rate, label))
     return found
 
