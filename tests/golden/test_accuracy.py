@@ -23,11 +23,10 @@ WINDOW = 1024
 # flags (AVX-512), logits of the same ids through its C API, default repacking and flash attention, against this reference backend.
 PEERS: dict[tuple[str, int], tuple[float, float]] = {
     ("smollm2", 320): (5.64e-3, 0.9625),
-    ("gemma3-270m", 160): (7.33e-3, 0.9562),
     ("smollm2", 2048): (3.50e-3, 0.9639),
     ("gemma3-270m", 1024): (5.42e-3, 0.9473),
 }
-CASES = [pytest.param(*case, marks=pytest.mark.long) if case[1] > 1000 else case for case in PEERS]
+CASES = [pytest.param(*case, marks=pytest.mark.long) if case[1] > 1024 else case for case in PEERS]
 
 
 def measured(model: str, positions: int, dtypes: tuple[KvDtype, ...]) -> tuple[float, tuple[Divergence, ...]]:
@@ -40,7 +39,7 @@ def measured(model: str, positions: int, dtypes: tuple[KvDtype, ...]) -> tuple[f
 
 @pytest.mark.parametrize(("model", "positions"), CASES)
 def test_no_further_from_the_reference_than_the_peer(model: str, positions: int) -> None:
-    """With the default KV dtype. Perplexity of so few positions has a standard error of about sqrt(2 KL / positions), 0.4 to 0.6%."""
+    """With the default KV dtype. Perplexity has a standard error of about sqrt(2 KL / positions): fewer positions say nothing of 0.5%."""
     ppl, (found,) = measured(model, positions, ("bf16",))
     kl, top1 = PEERS[model, positions]
     assert 0 < found.kl_mean <= kl, found
