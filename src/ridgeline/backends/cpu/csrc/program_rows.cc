@@ -7,7 +7,7 @@
 namespace ridgeline {
 namespace {
 
-constexpr int64_t kFewTokens = 8;  // up to as many rows are not worth waking anybody
+constexpr int64_t kFewTokens = 2;  // up to as many rows are not worth waking anybody
 
 }  // namespace
 

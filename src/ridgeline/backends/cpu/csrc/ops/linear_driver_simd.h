@@ -12,7 +12,9 @@ namespace {
 constexpr int64_t kRowBlockBytes = 256 * 1024;
 // From this many tokens on, too few groups fit the window of instructions in flight to hide memory; with fewer, prefetching costs.
 constexpr int64_t kPrefetchTokens = 4, kPrefetchBytes = 3072;
-constexpr int64_t kRegisterTokens = 4;  // up to as many keep their sums in registers
+// Up to as many tokens keep their sums in registers: AVX-512 has twice as many of them.
+template <typename V>
+constexpr int64_t kRegisterTokens = V::kLanes == 2 * kRowTile ? 8 : 4;
 
 // What a group adds besides codes x codes: -offset * sum (integer, the start of the dot product) or scale * sum (with minimums).
 struct Extra {
@@ -173,8 +175,23 @@ void multiply_tile(const uint8_t* data, const TileSpan& span, int64_t groups, co
     case 4:
       return multiply<F, V, kTiles, 4>(data, span, groups, a, extra, out);
     default:
-      return multiply<F, V, kTiles, 0>(data, span, groups, a, extra, out);
+      break;
   }
+  if constexpr (kTiles == 1 && kRegisterTokens<V> == 8) {
+    switch (a.tokens) {
+      case 5:
+        return multiply<F, V, 1, 5>(data, span, groups, a, extra, out);
+      case 6:
+        return multiply<F, V, 1, 6>(data, span, groups, a, extra, out);
+      case 7:
+        return multiply<F, V, 1, 7>(data, span, groups, a, extra, out);
+      case 8:
+        return multiply<F, V, 1, 8>(data, span, groups, a, extra, out);
+      default:
+        break;
+    }
+  }
+  multiply<F, V, kTiles, 0>(data, span, groups, a, extra, out);
 }
 
 struct Output {
@@ -231,7 +248,7 @@ void multiply_rows(const PackedMatrix& w, const TokenTile& a, const Output& y, i
   for (int64_t row = first; row < last;) {
     const TileSpan span = tile_span<N>(row / kRowTile, w.rows, w.columns);
     const bool pair = span.paired && row / kRowTile % 2 == 0 && last - row > kRowTile;
-    const bool two = shares_inputs<N, Wide>() && pair && a.tokens > kRegisterTokens && last - row >= 4 * kRowTile;
+    const bool two = shares_inputs<N, Wide>() && pair && a.tokens > kRegisterTokens<Wide> && last - row >= 4 * kRowTile;
     const int64_t rows = two ? 4 * kRowTile : pair ? 2 * kRowTile : kRowTile, lanes = pair ? Wide::kLanes : kRowTile;
     if (results.rows + rows > kWriteRows) results.write(a, y);
     float* out = results.room(a.tokens);
