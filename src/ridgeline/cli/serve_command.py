@@ -15,7 +15,7 @@ _KV_HELP = "Memory for the KV cache, e.g. 2GiB. Default: half of what the machin
 _QUEUE_HELP = "Most choices waiting beside the --max-num-seqs that run; more get 429 with Retry-After."
 _ITL_HELP = (
     "Seconds between tokens that running answers keep while prompts are read, e.g. 0.05. "
-    "Default: 2.2 times what they take alone, or 0.02 if that is more."
+    "Default: 2.3 times what they take alone, or 0.02 if that is more."
 )
 _NAMES_HELP = "Names the API answers to; may be given several times. Default: MODEL."
 _KEY_HELP = "Key that callers must send; may be given several times. Default: none."

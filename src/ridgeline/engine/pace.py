@@ -18,7 +18,7 @@ from ridgeline.planner.predictor import StepPredictor
 from ridgeline.scheduler.budget import Budget
 
 # Time of a step with prompt tokens over one without, and prompt tokens that a step carries beside an inter-token target out of reach.
-ITL_SLACK, MIN_CHUNK = 2.2, 16
+ITL_SLACK, MIN_CHUNK = 2.3, 16
 # Seconds of a step beside answers that nobody notices, however quick they are alone: 50 tokens a second are read by no one. It still is
 # under 2.5 times what 8 answers take here (8 to 12 ms); by the calibrated clock 16 users of 1024/128 get 12% more tokens, 128/128 the same.
 ITL_FLOOR = 0.02

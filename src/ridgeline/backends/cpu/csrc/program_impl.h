@@ -129,6 +129,7 @@ struct AttendPlan {
 
 constexpr size_t kWeightChunk = size_t{64} << 20;  // bytes; only what is used of it is ever touched
 
+constexpr int64_t kOwnTokens = 8;    // for as many it is worth that each worker reads all the weights of a stretch
 constexpr int64_t kPartedKeys = 16;  // a shared walk ends at a multiple of as many keys
 
 int64_t nanoseconds_now();
@@ -193,7 +194,7 @@ struct Program::Impl {
   // program_stretch.cc
   size_t stretch_end(size_t first) const;
   int64_t stretch_rows() const;
-  bool many_tokens() const { return step->rows >= kTokenTile * pool.size(); }  // enough for each worker to have its own
+  bool many_tokens() const { return step->rows >= kOwnTokens * pool.size(); }  // enough for each worker to have its own
   void run_stretch(size_t first, size_t end);
   void run_block(const Instruction& instruction, int64_t first, int64_t last, int worker);
   // program_attend.cc

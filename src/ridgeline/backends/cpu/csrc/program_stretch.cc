@@ -44,8 +44,10 @@ void Program::Impl::run_block(const Instruction& instruction, int64_t first, int
 }
 
 void Program::Impl::run_stretch(size_t first, size_t end) {
-  const int64_t count = step->rows, workers = pool.size(), fair = count / (workers * kBlocksPerWorker) / kTokenTile * kTokenTile;
-  const int64_t block = std::clamp<int64_t>(fair, kTokenTile, kMostBlock);
+  // As many blocks for each worker: one more for one of them would be a wait for all.
+  const int64_t count = step->rows, workers = pool.size(), each = divide_up(count, workers);
+  const int64_t blocks = std::max(std::clamp<int64_t>(each / kTokenTile, 1, kBlocksPerWorker), divide_up(each, kMostBlock));
+  const int64_t block = divide_up(count, workers * blocks);
   const size_t length = end - first;
   std::vector<int64_t> spent(timing ? length * static_cast<size_t>(workers) : 0);
   const int64_t start = timing ? nanoseconds_now() : 0;
