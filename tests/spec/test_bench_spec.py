@@ -50,7 +50,7 @@ def test_a_loop_is_a_run_said_over_and_over(answer: list[int], circles: bool) ->
 
 
 def test_times_are_read_between_what_was_measured() -> None:
-    times = NarrowTimes((0, 100), np.array([[float(w) for w in WIDTHS], [2.0 * w for w in WIDTHS]]))
+    times = NarrowTimes((0, 100), WIDTHS, np.array([[float(w) for w in WIDTHS], [2.0 * w for w in WIDTHS]]))
     assert times.step(0, 4) == 4.0 and times.step(50, 10) == 15.0 and times.step(900, 5) == 10.0
     assert times.spans([Span(0, 0, 3, 3), Span(1, 100, 1, 1)]) == 5.0
 

@@ -145,10 +145,13 @@ class _Bench:
         self.differing = 0
         self._adaptive: Speculator | None = None
         self._number = 0
-        say("measuring steps by their rows")
-        draft = model.draft
-        self._times = NarrowTimes.measure(model.program, model.plan.max_model_len)
-        self._draft_times = None if draft is None else NarrowTimes.measure(draft.program, draft.plan.max_model_len)
+
+    def _measure(self) -> None:
+        """Times of steps by their rows. With each prompt anew: a machine that the host moves is another one a minute later."""
+        model, draft = self.model, self.model.draft
+        self.core.state.kv.evict()  # what is measured is written over it
+        self._times = NarrowTimes.measure(model.program, model.plan.max_model_len, max(self.asked.drafts) + 1)
+        self._draft_times = None if draft is None else NarrowTimes.measure(draft.program, draft.plan.max_model_len, 2)
 
     def run(self) -> SpecReport:
         rows, texts = list[Row](), list[DomainText]()
@@ -170,6 +173,7 @@ class _Bench:
         quotes, circles = list[float](), list[bool]()
         for number, prompt in enumerate(prompts):
             ids = self.model.text.render([{"role": "user", "content": prompt}])[1] if self._chats else self.model.text.encode(prompt)
+            self._measure()
             self._answer(ids, (0, False), gen=2)  # its prompt is in the cache from now on
             runs: dict[Setting, list[_Answer]] = {s: [] for s in self.settings}
             for turn in range(self.asked.repeat):
