@@ -69,16 +69,6 @@ struct ScoreStep {
   float* scores;                 // [rows, kKeySegment]
 };
 
-// The lanes of one step along a dimension or a key; what comes after it is `stride` numbers further.
-template <typename L>
-inline Reg load_step(const typename L::T* p, int64_t stride) {
-  if constexpr (L::kStep == 2) {
-    return L::load(p, p + stride);
-  } else {
-    return L::load(p);
-  }
-}
-
 template <typename L, int R, int N>
 void score_block(const ScoreStep& step) {
   Reg sums[R][N];

@@ -115,61 +115,37 @@ void panel_scores(const Walk& w, const float* b, int64_t stride, int64_t first, 
   }
 }
 
-// Adds probability times value for keys [keys.from, keys.to); b is the row of key keys.from. Keys that only some rows of a
-// register block see are added row by row, in order: a row never meets a key that it does not see.
-void panel_values(const Walk& w, const float* b, int64_t stride, Range keys, const AttentionState& state, PanelAhead& next) {
-  const AttentionTile& t = w.tile;
-  const int64_t width = v_stride(t.pool->v_dim);
-  const auto add = [&](int64_t row, int64_t rows, int64_t from, int64_t to) {
-    if (from >= to) return;
-    product<Floats, false>({w.scratch.scores + row * kKeySegment + from, kKeySegment, b + (from - keys.from) * stride, stride,
-                            state.out + row * width, width, to - from},
-                           rows, width);
-  };
-  for (int64_t r0 = 0; r0 < t.rows; r0 += kRowBlock) {
-    const int64_t r1 = at_most(r0 + kRowBlock, t.rows);
-    next.ask();
-    Range all = w.common(r0, r1);
-    all = {at_least(all.from, keys.from), at_most(all.to, keys.to)};
-    if (all == keys) {
-      add(r0, r1 - r0, keys.from, keys.to);
-      continue;
-    }
-    for (int64_t r = r0; r < r1; ++r) {
-      const Range mine = w.row(r);
-      add(r, 1, at_least(mine.from, keys.from), at_most(at_most(mine.to, keys.to), all.empty() ? keys.to : all.from));
-    }
-    if (all.empty()) continue;
-    add(r0, r1 - r0, all.from, all.to);
-    for (int64_t r = r0; r < r1; ++r) add(r, 1, all.to, at_most(w.row(r).to, keys.to));
-  }
-}
-
-// The same where b holds pairs of keys, the first that of keys.from, with zeros for keys that are not among them.
+// Adds probability times value for keys [keys.from, keys.to); b begins with the step that holds key keys.from: a key, or a pair of keys
+// with zeros for those that are not among them. Steps that only some rows of a register block see, or only half of, are added row by row,
+// in order: a row never meets a key that it does not see.
 template <typename Kind>
-void panel_pair_values(const Walk& w, const float* b, int64_t stride, Range keys, const AttentionState& state, PanelAhead& next) {
+void panel_values(const Walk& w, const float* b, int64_t stride, Range keys, const AttentionState& state, PanelAhead& next) {
+  constexpr int64_t kStep = Kind::kStep;
   const AttentionTile& t = w.tile;
-  const int64_t width = v_stride(t.pool->v_dim), before = keys.from / 2;
+  const int64_t width = v_stride(t.pool->v_dim), before = keys.from / kStep;
+  const auto up = [](int64_t key) { return (key + kStep - 1) / kStep; };
   const auto add = [&](int64_t row, int64_t rows, int64_t from, int64_t to) {
     if (from >= to) return;
     product<Kind, false>({w.scratch.scores + row * kKeySegment + from, kKeySegment, b + (from - before) * stride, stride,
                           state.out + row * width, width, to - from},
                          rows, width);
   };
-  // A pair of which the row sees one key: the other one does not meet it.
+  // A pair of which the row sees one key.
   const auto add_half = [&](int64_t row, int64_t pair, bool high) {
-    const Reg factor = Vec::set1(w.scratch.scores[row * kKeySegment + pair]);
-    float* out = state.out + row * width;
-    for (int64_t i = 0; i < width; i += kLanes) {
-      const Reg column = Kind::keep(Vec::load(b + (pair - before) * stride + i), !high, high);
-      Vec::store(out + i, Kind::mul_add(factor, column, Vec::load(out + i)));
+    if constexpr (kStep == 2) {
+      const Reg factor = Vec::set1(w.scratch.scores[row * kKeySegment + pair]);
+      float* out = state.out + row * width;
+      for (int64_t i = 0; i < width; i += kLanes) {
+        const Reg column = Kind::keep(Vec::load(b + (pair - before) * stride + i), !high, high);
+        Vec::store(out + i, Kind::mul_add(factor, column, Vec::load(out + i)));
+      }
     }
   };
-  // Pairs [from, to) for one row, which sees at least half of each.
+  // Steps [from, to) for one row, which sees something of each.
   const auto add_row = [&](int64_t row, int64_t from, int64_t to) {
     const Range mine = w.row(row);
-    if (from < to && 2 * from < mine.from) add_half(row, from++, true);
-    const bool half = from < to && 2 * to > mine.to;
+    if (from < to && kStep * from < mine.from) add_half(row, from++, true);
+    const bool half = from < to && kStep * to > mine.to;
     add(row, 1, from, to - half);
     if (half) add_half(row, to - 1, false);
   };
@@ -179,21 +155,21 @@ void panel_pair_values(const Walk& w, const float* b, int64_t stride, Range keys
     Range all = w.common(r0, r1);
     all = {at_least(all.from, keys.from), at_most(all.to, keys.to)};
     if (all == keys) {
-      add(r0, r1 - r0, before, (keys.to + 1) / 2);
+      add(r0, r1 - r0, before, up(keys.to));
       continue;
     }
-    const Range pairs{(all.from + 1) / 2, all.to / 2};  // that every row sees whole
+    const Range whole{up(all.from), all.to / kStep};  // that every row sees all of
     for (int64_t r = r0; r < r1; ++r) {
-      const int64_t from = at_least(w.row(r).from, keys.from) / 2, to = (at_most(w.row(r).to, keys.to) + 1) / 2;
-      add_row(r, from, pairs.empty() ? to : pairs.from);
+      const int64_t from = at_least(w.row(r).from, keys.from) / kStep, to = up(at_most(w.row(r).to, keys.to));
+      add_row(r, from, whole.empty() ? to : whole.from);
     }
-    if (pairs.empty()) continue;
-    add(r0, r1 - r0, pairs.from, pairs.to);
-    for (int64_t r = r0; r < r1; ++r) add_row(r, pairs.to, (at_most(w.row(r).to, keys.to) + 1) / 2);
+    if (whole.empty()) continue;
+    add(r0, r1 - r0, whole.from, whole.to);
+    for (int64_t r = r0; r < r1; ++r) add_row(r, whole.to, up(at_most(w.row(r).to, keys.to)));
   }
 }
 
-// A panel's keys as floats; those of int8 without their scale, which the scores are multiplied with.
+// A panel's keys as floats or pairs; those of int8 without their scale, which the scores are multiplied with.
 template <typename L>
 void stage_keys(const Walk& w, int64_t first, Range keys) {
   const KvPool& pool = *w.tile.pool;
@@ -201,32 +177,13 @@ void stage_keys(const Walk& w, int64_t first, Range keys) {
   each_run(w, keys, [&](int64_t slot, int64_t key, int64_t count) {
     const auto* k = reinterpret_cast<const typename L::T*>(pool.k_head(w.block(key), w.tile.kv_head));
     const int64_t before = whole ? slot - lanes_down(slot) : 0, at = key - first - before;
-    for (int64_t d = 0; d < pool.k_dim; ++d) {
+    for (int64_t d = 0; d < pool.k_dim; d += L::kStep) {
       const auto* from = k + d * pool.block_size + slot - before;
-      float* to = w.scratch.keys + d * kKeyPanel + at;
+      float* to = w.scratch.keys + d / L::kStep * kKeyPanel + at;
       if (whole) {
-        for (int64_t i = 0; i < before + count; i += kLanes) Vec::store(to + i, L::load(from + i));
+        for (int64_t i = 0; i < before + count; i += kLanes) Vec::store(to + i, load_step<L>(from + i, pool.block_size));
       } else {
-        for (int64_t i = 0; i < count; ++i) to[i] = L::one(from[i]);
-      }
-    }
-  });
-}
-
-template <typename L>
-void stage_key_pairs(const Walk& w, int64_t first, Range keys) {
-  const KvPool& pool = *w.tile.pool;
-  const bool whole = pool.block_size % kLanes == 0 && w.tile.segment % kLanes == 0;
-  each_run(w, keys, [&](int64_t slot, int64_t key, int64_t count) {
-    const auto* k = reinterpret_cast<const typename L::T*>(pool.k_head(w.block(key), w.tile.kv_head));
-    const int64_t before = whole ? slot - lanes_down(slot) : 0, at = key - first - before;
-    for (int64_t d = 0; d < pool.k_dim; d += 2) {
-      const auto *low = k + d * pool.block_size + slot - before, *high = low + pool.block_size;
-      float* to = w.scratch.keys + d / 2 * kKeyPanel + at;
-      if (whole) {
-        for (int64_t i = 0; i < before + count; i += kLanes) Vec::store(to + i, L::load(low + i, high + i));
-      } else {
-        for (int64_t i = 0; i < count; ++i) store_as(to + i, L::one(low[i], high[i]));
+        for (int64_t i = 0; i < count; ++i) store_step<L>(to + i, from + i, pool.block_size);
       }
     }
   });
@@ -338,13 +295,8 @@ void staged_scores(const Walk& w, Range keys) {
     PanelAhead next(pool, rest_of(w, keys, last ? keys.from : panel.to), last, row_blocks);
     with_loader(pool.k_dtype, paired_keys(pool), [&](auto loader) {
       using L = decltype(loader);
-      if constexpr (L::kStep == 2) {
-        stage_key_pairs<L>(w, first, panel);
-        panel_scores<L>(w, w.scratch.keys, kKeyPanel, first, panel, next);
-      } else {
-        stage_keys<L>(w, first, panel);
-        panel_scores<Floats>(w, w.scratch.keys, kKeyPanel, first, panel, next);
-      }
+      stage_keys<L>(w, first, panel);
+      panel_scores<typename L::Kind>(w, w.scratch.keys, kKeyPanel, first, panel, next);
     });
   }
   decode_value_scales(w, keys);
@@ -361,11 +313,10 @@ void staged_values(const Walk& w, Range keys, const AttentionAhead& ahead, const
       using L = decltype(loader);
       if constexpr (L::kStep == 2) {
         stage_value_pairs<L>(w, panel);
-        panel_pair_values<L>(w, w.scratch.values, v_stride(pool.v_dim), panel, state, next);
       } else {
         stage_values<L>(w, panel);
-        panel_values(w, w.scratch.values, v_stride(pool.v_dim), panel, state, next);
       }
+      panel_values<typename L::Kind>(w, w.scratch.values, v_stride(pool.v_dim), panel, state, next);
     });
   }
 }

@@ -15,8 +15,9 @@ constexpr int64_t kLanes = Vec::kLanes;
 constexpr int kRowBlock = 6;
 constexpr int kVectors = Vec::kScoreVectors;
 
-// How numbers of the cache become lanes, and what a product of two such lanes adds to.
+// How numbers of the cache become lanes, and how products of such lanes are added: all that are floats then alike.
 struct Floats {
+  using Kind = Floats;
   static constexpr int kStep = 1;
   static Reg mul_add(Reg a, Reg b, Reg c) { return Vec::fma(a, b, c); }
 };
@@ -50,6 +51,7 @@ struct LoadInt4 : Floats {
 // factor is rounded to bfloat16 too. A pair lies where else one float does, low half first.
 template <typename V>
 struct Bf16Pairs {
+  using Kind = Bf16Pairs;
   using T = uint16_t;
   static constexpr int kStep = 2;
   static Reg mul_add(Reg a, Reg b, Reg c) { return V::dot_pairs(a, b, c); }
@@ -165,6 +167,26 @@ struct Walk {
 };
 
 inline void store_as(float* p, uint32_t bits) { std::memcpy(p, &bits, sizeof bits); }
+
+// The lanes of one step along a dimension or a key; what comes after it is `stride` numbers further.
+template <typename L>
+inline Reg load_step(const typename L::T* p, int64_t stride) {
+  if constexpr (L::kStep == 2) {
+    return L::load(p, p + stride);
+  } else {
+    return L::load(p);
+  }
+}
+
+// The same for one lane.
+template <typename L>
+inline void store_step(float* to, const typename L::T* p, int64_t stride) {
+  if constexpr (L::kStep == 2) {
+    store_as(to, L::one(p[0], p[stride]));
+  } else {
+    *to = L::one(*p);
+  }
+}
 
 template <typename T>
 inline T read_as(const uint8_t* p) {
