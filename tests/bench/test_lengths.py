@@ -43,7 +43,9 @@ def test_rows_fits_and_identity(model: Path, monkeypatch: pytest.MonkeyPatch) ->
     last, before = report.rows[-1], report.rows[-2]
     assert report.growth_measured == pytest.approx(np.log(last.uncached_s / before.uncached_s) / np.log(2))
     assert all(row.predicted_uncached_s > row.predicted_ttft_s > row.predicted_cached_s > 0 for row in report.rows)
-    assert report.slope_predicted_s == pytest.approx(report.kv_bytes_per_token / 10e9)
+    assert report.slope.bytes_s == pytest.approx(report.kv_bytes_per_token / 10e9)
+    assert all(row.attention_s > 0 for row in report.rows)
+    assert report.as_json()["slope"]["kv_bytes"] == pytest.approx(report.kv_bytes_per_token)
     assert "bit for bit" in render(report)
     made = document(report, "1.0")
     assert documents_of(json.loads(json.dumps(to_json(made))), "f") == [made]

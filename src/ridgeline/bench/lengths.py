@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from math import log
 from statistics import median
@@ -16,12 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ridgeline.bench.clocked import fitted
 from ridgeline.bench.held import Held, held, window_lines
 from ridgeline.bench.mfu import PromptModel, PromptWork, prompt_work
 from ridgeline.bench.probe import machine
-from ridgeline.bench.runner import Ids, OneSequence, random_tokens
+from ridgeline.bench.runner import Ids, OneSequence, random_tokens, timed_ops
+from ridgeline.bench.slope import DecodeSlope, decode_slope
 from ridgeline.engine.loader import isa_of, load_program, open_model
 from ridgeline.errors import UserError, within
+from ridgeline.graph.ops import Attend
 from ridgeline.graph.step import Span
 from ridgeline.kv.layout import bytes_per_token
 from ridgeline.options import Options
@@ -29,6 +33,7 @@ from ridgeline.planner.hardware import Machine
 from ridgeline.planner.roofline import predict, predict_generation, predict_prompt
 
 Say = Callable[[str], None]
+STEPS = 5  # of one token at each context, for each run
 SAME_TOKENS, SAME_PAST = 24, 40  # tokens generated both ways, after a prompt of so many
 BATCH = 4  # prompts, to say what reading them as one batch costs the first token
 FIRST_ANSWER, ANSWER_S = 16, 8.0  # tokens of the shortest whole answer; the longest takes about so long without a cache
@@ -56,11 +61,13 @@ class LengthOptions:
 @dataclass(frozen=True, slots=True)
 class LengthRow:
     """At a context of `tokens`: seconds to the first token of a prompt that long, of one more token with the cache, of one more without
-    it; predicted_*: the roofline's, never slower than that. kv_bytes: of the blocks that the engine's allocator gives such a sequence."""
+    it; attention_s: of the one with the cache, in its attention; predicted_*: the roofline's, never slower than that. kv_bytes: of the
+    blocks that the engine's allocator gives such a sequence."""
 
     tokens: int
     ttft_s: float
     cached_s: float
+    attention_s: float
     uncached_s: float
     predicted_ttft_s: float
     predicted_cached_s: float
@@ -83,8 +90,8 @@ class AnswerRow:
 @dataclass(frozen=True, slots=True)
 class LengthReport:
     """growth, answer_growth: exponents of the time of a token, and of a whole answer, without the cache over the last two lengths,
-    measured and by the roofline. slope_*: seconds that a token of context adds to a cached step, and KV bytes over bandwidth. identical:
-    the same tokens and logits, bit for bit, both ways. prompt_model: TTFT by FLOPs and fitted MFU. held: KV blocks by window."""
+    measured and by the roofline. slope: what a token of context adds to a cached step, measured, by the roofline and as calibrated.
+    identical: the same tokens and logits, bit for bit, both ways. prompt_model: TTFT by FLOPs and fitted MFU. held: KV blocks by window."""
 
     model: str
     threads: int
@@ -96,8 +103,7 @@ class LengthReport:
     answer_growth_measured: float
     answer_growth_predicted: float
     prompt_model: PromptModel
-    slope_s: float
-    slope_predicted_s: float
+    slope: DecodeSlope
     kv_bytes_per_token: int
     held: tuple[Held, ...]
     block_size: int
@@ -105,7 +111,7 @@ class LengthReport:
     machine: Machine
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"slope": self.slope.as_json()}
 
 
 def check_rising(lengths: Sequence[int]) -> None:
@@ -137,7 +143,7 @@ class PromptFit(NamedTuple):
 
 class _Lengths:
     def __init__(self, asked: LengthOptions) -> None:
-        model = open_model(asked.options)
+        model = self.model = open_model(asked.options)
         self.asked, self.plan, self.program = asked, model.plan, load_program(model)
         self._one = OneSequence(self.program)
         self._tokens = random_tokens(asked.lengths[-1] + 1, self._one.vocab)
@@ -145,19 +151,41 @@ class _Lengths:
         self.machine = machine(self.plan.threads, isa_of(self.program, self.plan))
         self.held = held(self.program.graph.caches, self.plan.kv_dtype, self.plan.block_size, asked.lengths)
 
-    def row(self, n: int) -> LengthRow:
-        ttft, cached, uncached = [], [], []
-        for _ in range(self.asked.repeat):
-            ttft.append(self._one.prompt_seconds(self._tokens[:n], self.plan.chunk))
-            cached += [self._one_more(n) for _ in range(5)]
-            uncached.append(self._one.prompt_seconds(self._tokens[: n + 1], self.plan.chunk))
+    def prompts(self, n: int) -> tuple[float, float]:
+        """Seconds of prompts of n and of n + 1 tokens, medians."""
+        runs = [[self._one.prompt_seconds(self._tokens[:k], self.plan.chunk) for k in (n, n + 1)] for _ in range(self.asked.repeat)]
+        return median(first for first, _ in runs), median(second for _, second in runs)
+
+    def steps(self) -> dict[int, tuple[float, float]]:
+        """Of one more token at each context: seconds, and those in attention. The longest prompt is in the cache; all contexts in turns,
+        so that a slow moment does not bend the slope."""
+        runs: dict[int, list[tuple[float, float]]] = {n: [] for n in self.asked.lengths}
+        for _ in range(STEPS * self.asked.repeat):
+            for n, found in runs.items():
+                whole = self._one_more(n)
+                ops = timed_ops(self.program, partial(self._one_more, n))
+                found.append((whole, sum(t.seconds for t in ops if any(isinstance(op, Attend) for op in t.ops))))
+        return {n: (median(whole for whole, _ in found), median(part for _, part in found)) for n, found in runs.items()}
+
+    def row(self, n: int, prompts: tuple[float, float], step: tuple[float, float]) -> LengthRow:
+        """What was measured of a context, beside the roofline's least."""
         return LengthRow(
-            n, median(ttft), median(cached), median(uncached),
+            n, prompts[0], *step, prompts[1],
             predict_prompt(self.book, n, self.machine, chunk=self.plan.chunk).lower_s,
             predict(self.book, [Span(0, n, 1, 1)], self.machine).lower_s,
             predict_prompt(self.book, n + 1, self.machine, chunk=self.plan.chunk).lower_s,
             prompt_work(self.book, n, self.machine, self.plan.chunk), sum(h.bytes[self.asked.lengths.index(n)] for h in self.held),
         )  # fmt: skip
+
+    def slope(self, rows: Sequence[LengthRow]) -> DecodeSlope:
+        """Of the steps in rows, beside this host's calibration where there is one."""
+        try:
+            by = fitted(self.model)
+        except UserError:
+            by = None
+        least = [predict(self.book, [Span(0, n, 1, 1)], self.machine) for n in self.asked.lengths]
+        steps, attention = [r.cached_s for r in rows], [r.attention_s for r in rows]
+        return decode_slope(self.asked.lengths, steps, attention, least, self.machine.read_gb_s, by)
 
     def _one_more(self, past: int) -> float:
         start = perf_counter()
@@ -207,18 +235,20 @@ def answer_lengths(most: int, token_s: float) -> tuple[int, ...]:
 def run(asked: LengthOptions, say: Say = lambda line: None) -> LengthReport:
     """Load and measure. Raises `UserError` for what cannot be loaded, and for lengths over the model's."""
     work = _Lengths(asked)
-    work.row(asked.lengths[0])  # first use of pages and scratch memory is not what is measured
-    rows = []
+    work.prompts(asked.lengths[0])  # first use of pages and scratch memory is not what is measured
+    read = []
     for n in asked.lengths:
         say(f"measuring a context of {n} tokens")
-        rows.append(work.row(n))
+        read.append(work.prompts(n))
+    say("one more token at each context")
+    steps = work.steps()
+    rows = [work.row(n, prompts, steps[n]) for n, prompts in zip(asked.lengths, read, strict=True)]
     say("whole answers, with the cache and without it")
     most = min(asked.lengths[-1], work.plan.max_model_len - 1)
     both = [work.answer(n) for n in asked.answers or answer_lengths(most, rows[0].ttft_s / rows[0].tokens)]
     answers, same = [row for row, _ in both], all(alike for _, alike in both)
     written = [float(a.tokens) for a in answers]
     lengths = [float(r.tokens) for r in rows]
-    slope = float(np.polyfit(lengths, [r.cached_s for r in rows], 1)[0])
     kv_bytes = bytes_per_token(work.program.graph.caches, work.plan.kv_dtype, beyond_windows=True)
     return LengthReport(
         model=work.plan.model, threads=work.plan.threads, rows=tuple(rows), ttft_fit=PromptFit.to(lengths, [r.ttft_s for r in rows]),
@@ -227,7 +257,7 @@ def run(asked: LengthOptions, say: Say = lambda line: None) -> LengthReport:
         answer_growth_measured=_growth(written, [a.uncached_s for a in answers]),
         answer_growth_predicted=_growth(written, [a.predicted_uncached_s for a in answers]),
         prompt_model=PromptModel.to([r.work for r in rows], [r.ttft_s for r in rows]),
-        slope_s=slope, slope_predicted_s=kv_bytes / (work.machine.read_gb_s * 1e9), kv_bytes_per_token=kv_bytes,
+        slope=work.slope(rows), kv_bytes_per_token=kv_bytes,
         held=work.held, block_size=work.plan.block_size, identical=same and work.identical(), machine=work.machine,
     )  # fmt: skip
 
@@ -239,7 +269,7 @@ def _growth(lengths: Sequence[float], seconds: Sequence[float]) -> float:
 
 def render(report: LengthReport) -> str:
     """The report for people."""
-    r, gb_s = report, report.machine.read_gb_s
+    r = report
     whole, each = r.prompt_model.together(r.rows[-1].work, BATCH)
     lines = [
         f"{r.model}, {r.threads} threads: medians, in brackets the roofline's least",
@@ -257,8 +287,7 @@ def render(report: LengthReport) -> str:
         f"  first token: {r.prompt_model}; no queue here",
         f"  {BATCH} prompts of {r.rows[-1].tokens} at once, by that model: first tokens after {1e3 * whole:.0f} ms as one batch,"
         f" {1e3 * each:.0f} ms in the mean one after the other",
-        f"  next token with the cache: {1e9 * r.slope_s:.1f} ns more for each token of context;"
-        f" its {r.kv_bytes_per_token:,} bytes of KV take {1e9 * r.slope_predicted_s:.1f} ns at {gb_s:.1f} GB/s",
+        *(f"  next token with the cache: {line}" for line in r.slope.lines()),
         f"  next token without it: like n^{r.growth_measured:.2f}, roofline n^{r.growth_predicted:.2f} (n^2 where attention outweighs"
         " the rest)",
         *(

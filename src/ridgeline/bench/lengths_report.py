@@ -33,8 +33,7 @@ def document(r: LengthReport, version: str) -> ReportDocument:
         f"TTFT = {r.prompt_model}; nothing queued here.",
         f"Without the cache the time of a token grows with power {r.growth_measured:.2f} of the context (roofline: "
         f"{r.growth_predicted:.2f}), that of a whole answer with power {r.answer_growth_measured:.2f} ({r.answer_growth_predicted:.2f}).",
-        f"With it each token of context adds {r.slope_s * 1e9:.3g} ns to a step; its {r.kv_bytes_per_token:,} bytes of KV over the "
-        f"bandwidth are {r.slope_predicted_s * 1e9:.3g} ns.",
+        *(f"Next token with the cache: {line}." for line in r.slope.lines()),
         "The same tokens and logits, bit for bit, with the cache and without." if r.identical else "The two ways DIFFER in their tokens.",
     )
     title = f"{r.model}: what a longer context costs"
@@ -48,9 +47,11 @@ def _plots(r: LengthReport) -> tuple[Plot, ...]:
 
     fit = Line("fit", tuple((float(row.tokens), 1e3 * r.ttft_fit.at(row.tokens)) for row in r.rows), FITTED)
     model = Line("by FLOPs and MFU", tuple((float(row.tokens), 1e3 * r.prompt_model.seconds(row.work)) for row in r.rows), FITTED)
+    s = r.slope
     first = (line("measured", "ttft_s"), fit, model, line("roofline's fastest", "predicted_ttft_s", FASTEST))
     following = (
         line("with the KV cache", "cached_s"), line("without it", "uncached_s"),
+        Line("with it, fitted line", tuple((float(row.tokens), 1e3 * (s.start_s + s.measured_s * row.tokens)) for row in r.rows), FITTED),
         line("with it, roofline's fastest", "predicted_cached_s", FASTEST),
         line("without it, roofline's fastest", "predicted_uncached_s", FASTEST),
     )  # fmt: skip
