@@ -11,10 +11,10 @@ import pytest
 from tests.bench.report_samples import ladder, whole_document
 
 from ridgeline.bench.report import report
-from ridgeline.bench.report_blocks import Grid, Words, markdown
+from ridgeline.bench.report_blocks import Grid, Opening, Words, markdown
 from ridgeline.bench.report_json import documents_of
 from ridgeline.bench.report_ladder import gains, ladder_part
-from ridgeline.bench.report_parts import curve_predictions, error, prediction_part
+from ridgeline.bench.report_predicted import curve_predictions, error, prediction_part
 from ridgeline.bench.report_reported import NUMBERS, rows
 from ridgeline.bench.report_schema import Distribution, Ladder, Prediction, ReportDocument, Rung, Setup
 
@@ -116,7 +116,10 @@ def test_an_empty_ladder_and_an_empty_document_have_a_report() -> None:
 def test_errors_are_of_the_prediction_over_the_measurement() -> None:
     cells = (Prediction("a", "TPOT ms", 11.0, 10.0), Prediction("b", "TPOT ms", 8.0, 10.0), Prediction("c", "TPOT ms", 1.0, 0.0))
     assert error(cells[0]) == pytest.approx(0.1) and error(cells[2]) == float("inf")
-    (grid,) = [b for b in prediction_part([ReportDocument("p", "p", predictions=cells)]) if isinstance(b, Grid)]
+    found = list(prediction_part([ReportDocument("p", "p", predictions=cells)]))
+    (whole,) = [b for b in found if isinstance(b, Grid)]
+    assert list(whole.rows) == [("p", "TPOT ms", 2, "15.0%", "-20.0%", "b")]
+    (grid,) = next(b for b in found if isinstance(b, Opening)).grids
     assert [r[3] for r in grid.rows] == ["+10.0%", "-20.0%", None]
     assert grid.note == "Median error 15.0%, worst 20.0% (b)."
 

@@ -83,7 +83,7 @@ def report(result: AbResult) -> ReportDocument:
     found = tuple(
         Comparison(
             asked.name_a, asked.name_b, f"{c.metric} at {c.load:g}", c.ratio.value, c.ratio.low, min(c.ratio.high, 1e9), c.sentence,
-            c.ratio.rounds, c.ratio.significant, c.higher_is_better,
+            c.ratio.rounds, c.ratio.significant, c.higher_is_better, asked.asked.workload, c.a, c.b,
         )
         for c in result.compared
     )  # fmt: skip

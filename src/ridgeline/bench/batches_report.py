@@ -23,7 +23,10 @@ def document(r: BatchesReport, version: str) -> ReportDocument:
         )
         for row in r.rows
     )  # fmt: skip
-    curve = Curve("ridgeline", f"decode steps at {r.context} tokens", points, slo_tpot_ms=milliseconds(r.itl_s), knee=r.best_measured)
+    curve = Curve(
+        "ridgeline", f"decode steps at {r.context} tokens", points, slo_tpot_ms=milliseconds(r.itl_s), knee=r.best_measured,
+        predicted=r.formula,
+    )  # fmt: skip
     chosen = f"Best batch: measured {_batch(r.best_measured)}, formula {_batch(r.best_formula)}."
     notes = (f"The formula's seconds are {r.formula}.", chosen)
     return ReportDocument("bench batches", f"{r.model}: step time against batch", setup, (curve,), notes=notes)

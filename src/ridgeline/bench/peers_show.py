@@ -10,7 +10,8 @@ from ridgeline.bench.peers import PeersResult, Row
 from ridgeline.bench.record import machine_name, now
 from ridgeline.bench.report_blocks import shown
 from ridgeline.bench.report_json import to_json
-from ridgeline.bench.report_schema import ReportDocument, Setup, Table
+from ridgeline.bench.report_other import comparisons
+from ridgeline.bench.report_schema import Comparison, ReportDocument, Setup, Table
 from ridgeline.bench.serve_document import machine
 from ridgeline.errors import FileFormatError
 
@@ -63,7 +64,8 @@ def report(result: PeersResult) -> ReportDocument:
     setup = Setup(machine(), result.versions, commands=commands, date=now())
     note = "ratio: ours over theirs, in turns; llama-bench and llama-server with the fastest of their own settings"
     table = Table("This engine beside its peers", columns, rows, note)
-    return ReportDocument("bench peers", "Peers on this machine", setup, tables=(table,), notes=result.remarks)
+    pairs = tuple(Comparison(**c) for c in comparisons([asdict(r) for r in result.rows]))
+    return ReportDocument("bench peers", "Peers on this machine", setup, comparisons=pairs, tables=(table,), notes=result.remarks)
 
 
 def _interval(r: Row) -> str:

@@ -32,13 +32,16 @@ MOST = 600  # points of a path; longer series are thinned evenly
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points in order. colour: index of another series to share the colour with (predicted beside measured); None: its own."""
+    """Points in order. colour: index of another series to share the colour with (predicted beside measured); dash, mark: likewise the kind
+    of line and the shape of points; None: its own."""
 
     name: str
     points: Sequence[Point]
     kind: Kind = "both"
     colour: int | None = None
     quiet: bool = False  # not in the legend
+    dash: int | None = None
+    mark: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def line_plot(
     for i, s, found in shown:
         parts += _drawn(f, x, y, s, i, found)
         if not s.quiet:
-            keys.append(key(i, s.name, s.kind, colour(i if s.colour is None else s.colour)))
+            keys.append(key(i if s.mark is None else s.mark, s.name, s.kind, colour(i if s.colour is None else s.colour), _dash(s, i)))
     parts += [p for i, r in enumerate(rules) for p in _rule(f, r, i)]
     parts += [p for n in notes for p in _note(f, n)]
     said = "; ".join(f"{s.name}: {len(found)} points" for _, s, found in shown)
@@ -133,12 +136,17 @@ def _drawn(f: Frame, x: Axis, y: Axis, s: Series, index: int, points: Sequence[P
     at = [(f.x(a), f.y(b)) for a, b in points]
     if s.kind == "step":
         at = [q for i, p in enumerate(at) for q in ((p,) if i == 0 else ((p[0], at[i - 1][1]), p))]
-    parts = [path(at, f"line {own} {dash(index)}")] if s.kind != "points" else []
+    parts = [path(at, f"line {own} {_dash(s, index)}")] if s.kind != "points" else []
     if s.kind in ("points", "both") or len(points) == 1:
+        shape = index if s.mark is None else s.mark
         parts += [
-            marker(f.x(a), f.y(b), index, f"mark {own}", f"{s.name}: {x.label} {x.show(a)}, {y.label} {y.show(b)}") for a, b in points
+            marker(f.x(a), f.y(b), shape, f"mark {own}", f"{s.name}: {x.label} {x.show(a)}, {y.label} {y.show(b)}") for a, b in points
         ]
     return parts
+
+
+def _dash(s: Series, index: int) -> str:
+    return dash(index) if s.dash is None else f"d{s.dash}"
 
 
 def _rule(f: Frame, r: Rule, index: int) -> list[str]:

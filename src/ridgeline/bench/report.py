@@ -7,19 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.bench.report_blocks import Block, Grid, Heading, Words, html_page, markdown
+from ridgeline.bench.report_agents import agent_part
+from ridgeline.bench.report_blocks import Block, Grid, Heading, html_page, markdown
+from ridgeline.bench.report_engines import curve_part, distribution_part
+from ridgeline.bench.report_findings import comparison_part, findings_part
 from ridgeline.bench.report_json import read_documents, to_json
-from ridgeline.bench.report_ladder import gains, ladder_part, others
-from ridgeline.bench.report_parts import (
-    curve_part,
-    distribution_part,
-    gantt_part,
-    plot_part,
-    prediction_part,
-    roofline_part,
-    setup_part,
-    table_part,
-)
+from ridgeline.bench.report_ladder import ladder_part
+from ridgeline.bench.report_names import with_names
+from ridgeline.bench.report_parts import gantt_part, kv_part, roofline_part, setup_part, subject_part
+from ridgeline.bench.report_predicted import prediction_part
 from ridgeline.bench.report_reported import reported_part
 from ridgeline.bench.report_schema import ReportDocument
 from ridgeline.errors import UserError
@@ -43,14 +39,25 @@ def read(paths: Sequence[Path]) -> list[ReportDocument]:
 
 def report(documents: Sequence[ReportDocument], title: str | None = None, *, reported: bool = True) -> Report:
     """One report of everything. reported: with the third-party rows, which stand apart."""
-    name = title or (documents[0].title if len(documents) == 1 else "Ridgeline benchmarks")
-    dates = sorted(d.setup.date for d in documents if d.setup.date)
-    when = f"measured {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "") if dates else "no dates given"
-    under = f"{when}; {', '.join(dict.fromkeys(f'{d.kind}: {d.title}' for d in documents))}"
-    found = blocks(documents, reported=reported)
+    told = [with_names(d) for d in documents]
+    name = title or (told[0].title if len(told) == 1 else "Ridgeline benchmarks")
+    found = blocks(told, reported=reported)
     whole = {"report": [to_json(d) for d in documents]}
     text = json.dumps(whole, ensure_ascii=False, indent=1) + "\n"
+    under = _under(told)
     return Report(*(_written(form) for form in (html_page(name, under, found), markdown(name, under, found), text)))
+
+
+def _under(documents: Sequence[ReportDocument]) -> str:
+    """When and where, and what the documents are, those of one kind together."""
+    dates = sorted(d.setup.date[:16].replace("T", " ") for d in documents if d.setup.date)
+    when = f"measured {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "") + " UTC" if dates else "no dates given"
+    hosts = dict.fromkeys(str(h) for d in documents if (h := d.setup.machine.get("host")))
+    kinds: dict[str, list[str]] = {}
+    for d in documents:
+        kinds.setdefault(d.kind, []).append(d.title)
+    what = "; ".join(f"{kind}: {', '.join(dict.fromkeys(titles))}" for kind, titles in kinds.items())
+    return f"{when}{f' on {chr(44).join(hosts)}' if hosts else ''}. From {what}."
 
 
 def _written(text: str) -> str:
@@ -59,9 +66,12 @@ def _written(text: str) -> str:
 
 
 def blocks(documents: Sequence[ReportDocument], *, reported: bool = True) -> list[Block]:
-    """All sections that have something to say."""
-    found: list[Block] = [*_findings(documents), *setup_part(documents)]
-    for part in (curve_part, distribution_part, roofline_part, plot_part, ladder_part, gantt_part, prediction_part, table_part):
+    """All sections that have something to say: what was found first, how it was measured last."""
+    found: list[Block] = []
+    for part in (
+        findings_part, curve_part, agent_part, ladder_part, comparison_part, prediction_part, distribution_part, roofline_part, kv_part,
+        gantt_part, subject_part, setup_part,
+    ):  # fmt: skip
         found += part(documents)
     definitions = {k: v for d in documents for k, v in d.definitions.items()}
     if definitions:
@@ -69,24 +79,3 @@ def blocks(documents: Sequence[ReportDocument], *, reported: bool = True) -> lis
     if reported:
         found += reported_part(documents)
     return found
-
-
-def _findings(documents: Sequence[ReportDocument]) -> list[Block]:
-    """The sentences of all comparisons, losses among them marked, and the remarks."""
-    pairs = [c for d in documents for c in d.comparisons]
-    notes = [n for d in documents for n in d.notes]
-    steps = [(ladder, gains(ladder)) for d in documents for ladder in d.ladders if not others(ladder)]
-    found: list[Block] = []
-    for c in pairs:
-        found.append(Words(f"{c.metric}: {c.sentence}", "loss" if c.lost else ""))
-    for ladder, rungs in steps:
-        if len(rungs) > 1 and rungs[0][0].output_tok_s:
-            whole = (rungs[-1][0].output_tok_s or 0.0) / rungs[0][0].output_tok_s
-            best, gain = max(rungs[1:], key=lambda pair: pair[1] or 0.0)
-            said = f"{rungs[-1][0].name} is {whole:.2f}x {rungs[0][0].name}; most came from {best.name} ({gain or 0.0:.2f}x)."
-            found.append(Words(f"{ladder.title}: {said}"))
-    if pairs:
-        rows = [(c.metric, c.a, c.b, c.ratio, c.low, c.high, c.pairs, c.significant) for c in pairs]
-        found.append(Grid("Comparisons in turns", ("metric", "A", "B", "A / B", "95% low", "95% high", "pairs", "significant"), rows))
-    found += [Words(n) for n in notes]
-    return [Heading("Findings"), *found] if found else []

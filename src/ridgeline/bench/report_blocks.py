@@ -70,7 +70,15 @@ class Folded:
     pairs: Sequence[tuple[str, str]]
 
 
-Block = Heading | Words | Grid | Figure | Commands | Beside | Folded
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Tables that open when asked for."""
+
+    title: str
+    grids: Sequence[Grid]
+
+
+Block = Heading | Words | Grid | Figure | Commands | Beside | Folded | Opening
 
 PAGE_STYLE = """
 :root { color-scheme: light dark; --paper: light-dark(#fbfbfa, #16181a); --ink: light-dark(#1d2022, #e7e6e3);
@@ -101,9 +109,12 @@ td summary::-webkit-details-marker { display: none; }
 td details p { margin: .2rem 0; min-width: 13rem; max-width: 20rem; white-space: normal; text-align: left; color: var(--quiet); }
 summary { cursor: pointer; font-size: .875rem; } dl { margin: .3rem 0 1rem; font-size: .875rem; max-width: 46rem; }
 dt { font-weight: 600; } dd { margin: 0 0 .3rem; color: var(--quiet); }
-pre { background: var(--own); border-radius: .4rem; padding: .6rem .8rem; overflow-x: auto; font-size: .82rem; margin: .5rem 0; }
-.many { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: 0 1.5rem; }
-.many .wide svg { min-width: 0; }
+pre { background: var(--own); border-radius: .4rem; padding: .6rem .8rem; font-size: .82rem; margin: .5rem 0;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
+pre div { padding-left: 1.5rem; text-indent: -1.5rem; }
+.many, .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: 0 1.5rem; }
+.two { grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); }
+.many .wide svg, .two .wide svg { min-width: 0; }
 @media print { :root { color-scheme: light; }
   body { max-width: none; } h2 { break-after: avoid; } .plot, tr { break-inside: avoid; } nav { display: none; } }
 """
@@ -143,8 +154,11 @@ def _html(b: Block) -> str:
         case Folded():
             inner = "".join(f"<dt>{esc(k)}</dt><dd>{esc(v)}</dd>" for k, v in b.pairs)
             return f"<details><summary>{esc(b.title)}</summary><dl>{inner}</dl></details>"
+        case Opening():
+            return f"<details><summary>{esc(b.title)}</summary>{''.join(_html_grid(g) for g in b.grids)}</details>"
         case Commands():
-            return f'<pre tabindex="0">{esc(chr(10).join(b.lines))}</pre>' if b.lines else ""
+            lines = "".join(f"<div>{esc(line)}</div>" for line in b.lines)
+            return f'<pre tabindex="0">{lines}</pre>' if b.lines else ""
 
 
 def _html_grid(b: Grid) -> str:
@@ -217,6 +231,8 @@ def _markdown(b: Block) -> list[str]:
             return [f"{_md(b.title)}:", "", *(f"- {_md(k)}: {_md(v)}" for k, v in b.pairs), ""]
         case Beside():
             return [line for g in b.grids for line in _markdown(g)]
+        case Opening():
+            return [f"{_md(b.title)}:", "", *(line for g in b.grids for line in _markdown(g))]
         case Figure():
             return [f"*{_md(b.instead)}*", ""] if b.instead else []
         case Commands():

@@ -14,6 +14,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ridgeline.bench import report_schema
+from ridgeline.bench.report_other import other
 from ridgeline.bench.report_schema import LABELS, VERSION, ReportDocument
 from ridgeline.errors import FileFormatError
 
@@ -40,6 +41,7 @@ def read_documents(path: Path) -> list[ReportDocument]:
 
 def documents_of(found: Any, origin: str) -> list[ReportDocument]:
     """Documents of a parsed JSON value: under the key "report", or the value itself. origin: the file, for messages."""
+    found = other(found) or found
     inner = found.get("report", found) if isinstance(found, dict) else found
     listed = inner if isinstance(inner, list) else [inner]
     if not listed or not all(isinstance(d, dict) and "kind" in d and "title" in d for d in listed):

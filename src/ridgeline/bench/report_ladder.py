@@ -11,17 +11,17 @@ from math import prod
 from ridgeline.bench.plots import Series, line_plot
 from ridgeline.bench.plots_bars import Group, bar_plot, waterfall_plot
 from ridgeline.bench.report_blocks import Block, Commands, Figure, Grid, Heading, Words, shown
-from ridgeline.bench.report_parts import reported
+from ridgeline.bench.report_cells import reported
 from ridgeline.bench.report_schema import Cell, Ladder, ReportDocument, Rung
 from ridgeline.bench.svg import Axis
 
 
 def ladder_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
-    found = [ladder for d in documents for ladder in d.ladders if not others(ladder)]
+    found = [(d, ladder) for d in documents for ladder in d.ladders if not others(ladder)]
     if found:
         yield Heading("Ladder: one optimization at a time")
-    for ladder in found:
-        yield from _ladder(ladder)
+    for d, ladder in found:
+        yield from _ladder(ladder, d.setup.commands)
 
 
 def others(ladder: Ladder) -> bool:
@@ -43,7 +43,8 @@ def gains(ladder: Ladder) -> list[tuple[Rung, float | None]]:
     return found
 
 
-def _ladder(ladder: Ladder) -> Iterator[Block]:
+def _ladder(ladder: Ladder, told: Sequence[str]) -> Iterator[Block]:
+    """told: commands that the set-up lists anyway."""
     yield Heading(ladder.title, 3)
     yield Words(f"Workload: {ladder.workload}.")
     steps = gains(ladder)
@@ -64,7 +65,7 @@ def _ladder(ladder: Ladder) -> Iterator[Block]:
     for r in ladder.rungs:
         if r.lossy and r.status == "done" and not r.quality:
             yield Words(f"{r.name} changes the numbers of the model and its quality was not measured here.", "loss")
-    commands = [f"# {r.name}\n{r.command}" for r in ladder.rungs if r.command]
+    commands = [f"# {r.name}\n{r.command}" for r in ladder.rungs if r.command and r.command not in told]
     if commands:
         yield Commands(commands)
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from importlib.resources import files
 
 from ridgeline.bench.report_blocks import Block, Cell, Grid, Heading, Words
+from ridgeline.bench.report_cells import cells_grid, reported
 from ridgeline.bench.report_ladder import others, rungs_grid
-from ridgeline.bench.report_parts import cells_grid, reported
 from ridgeline.bench.report_schema import ReportDocument
 
 WORKSHOP = "Workshop on inference at scale (demo F)"  # one run on one machine, rung by rung

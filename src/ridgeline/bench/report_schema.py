@@ -57,9 +57,22 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnPoint:
+    """The requests of one turn of a cell, the first turn is 1."""
+
+    turn: int
+    requests: int = 0
+    failed: int = 0
+    ttft_ms: Percentiles | None = None
+    e2e_ms: Percentiles | None = None
+    hit_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LoadPoint:
     """One cell of a sweep. load: concurrency or requests/s; failed counts against requests; steal and others: shares of CPU time that
-    others took; predicted_*: written down before measuring."""
+    others took; predicted_*: written down before measuring; seconds: from the first request to the last token; turns: where sessions
+    have several."""
 
     load: float
     requests: int = 0
@@ -78,12 +91,14 @@ class LoadPoint:
     hit_rate: float | None = None
     steal: float | None = None
     others: float | None = None
+    seconds: float | None = None
+    turns: tuple[TurnPoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
     """A sweep of one engine under one workload: the latency-throughput curve. knee: the load that is marked; saturated: where the sweep
-    was stopped."""
+    was stopped; predicted: label of what was predicted for its points."""
 
     engine: str
     workload: str
@@ -94,6 +109,7 @@ class Curve:
     knee: float | None = None
     saturated: float | None = None
     label: str = "measured"
+    predicted: str = "predicted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,18 +250,22 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """An A/B in turns. sentence: the plain one ("A is 2.1x B, 95% 1.9-2.3" or "no significant difference")."""
+    """An A/B in turns. sentence: the plain one ("A is 2.1x B, 95% 1.9-2.3" or "no significant difference"). low, high: None where no
+    interval was taken. where: model and load; a_value, b_value: what the ratio is of."""
 
     a: str
     b: str
     metric: str
     ratio: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     sentence: str
     pairs: int = 0
     significant: bool = False
     higher_is_better: bool = True
+    where: str = ""
+    a_value: float | None = None
+    b_value: float | None = None
 
     @property
     def lost(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ridgeline.bench.record import command_line, now
 from ridgeline.bench.report_blocks import Grid, Words, html_page
-from ridgeline.bench.report_parts import reported
+from ridgeline.bench.report_cells import reported
 from ridgeline.bench.report_schema import Cell, ReportDocument, Setup, Table
 from ridgeline.planner.scorecard import SHAPE, Quality, Score
 

@@ -25,6 +25,7 @@ from ridgeline.bench.report_schema import (
     Prediction,
     ReportDocument,
     Setup,
+    TurnPoint,
 )
 from ridgeline.bench.serve import ServeResult
 from ridgeline.bench.serve_cells import Cell as LoadCell
@@ -102,7 +103,7 @@ def report(result: ServeResult, ours: str = "") -> ReportDocument:
         "bench serve", f"{name}: {asked.workload}", setup(result, ours), (curve,), tuple(_distributions(name, result.cells)),
         plots=tuple(_kv_plots(name, result.cells)), gantts=tuple(_gantt(name, c) for c in result.cells[:1] + result.cells[1:][-1:]),
         predictions=tuple(p for c in result.cells for p in predictions(result, c)),
-        definitions=DEFINITIONS, notes=(about(result), *notes(result)),
+        definitions=DEFINITIONS | {f"workload {asked.workload}": about(result)}, notes=tuple(notes(result)),
     )  # fmt: skip
 
 
@@ -157,7 +158,11 @@ def point(cell: LoadCell) -> LoadPoint:
         percentiles(f.ttft_ms, [o.ttft_s * 1e3 for o in cell.outcomes if o.ok]), percentiles(f.itl_ms), percentiles(f.tpot_ms),
         percentiles(f.e2e_ms), hit_rate=f.hit_rate, steal=None if noise is None else noise.steal,
         others=None if noise is None else noise.others, predicted_output_tok_s=None if p is None else p.output_tok_s,
-        predicted_ttft_ms=None if p is None else p.ttft_ms, predicted_tpot_ms=None if p is None else p.tpot_ms,
+        predicted_ttft_ms=None if p is None else p.ttft_ms, predicted_tpot_ms=None if p is None else p.tpot_ms, seconds=f.seconds,
+        turns=tuple(
+            TurnPoint(i, t.requests, t.failed, percentiles(t.ttft_ms), percentiles(t.e2e_ms), t.hit_rate)
+            for i, t in enumerate(cell.turns, 1)
+        ),
     )  # fmt: skip
 
 

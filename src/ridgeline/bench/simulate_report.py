@@ -11,7 +11,7 @@ from typing import Any
 from ridgeline.bench.outcome import DEFINITIONS, times
 from ridgeline.bench.plots_bars import MOST_ROWS
 from ridgeline.bench.replica import Live
-from ridgeline.bench.report_parts import percent
+from ridgeline.bench.report_cells import percent
 from ridgeline.bench.report_schema import (
     Bar,
     Cell,

@@ -186,11 +186,11 @@ def dash(index: int) -> str:
     return f"d{(index // SERIES + index) % DASHES}"
 
 
-def key(index: int, name: str, kind: str, own: str | None = None) -> str:
-    """A legend's entry. kind: line, step, points, both, bar or ghost; own: another series' colour."""
+def key(index: int, name: str, kind: str, own: str | None = None, stroke: str | None = None) -> str:
+    """A legend's entry. kind: line, step, points, both, bar or ghost; own, stroke: another series' colour and dashes."""
     inner = rect(2, 2, 20, 8, kind)
     if kind not in ("bar", "ghost"):
-        inner = path([(0, 6), (24, 6)], f"line {dash(index)}") if kind != "points" else ""
+        inner = path([(0, 6), (24, 6)], f"line {stroke or dash(index)}") if kind != "points" else ""
         inner += marker(12, 6, index, "mark") if kind in ("points", "both") else ""
     return f'<li class="{own or colour(index)}"><svg width="24" height="12" aria-hidden="true">{inner}</svg>{esc(name)}</li>'
 
