@@ -43,6 +43,21 @@ def test_the_table_says_where_we_lose_and_who_was_not_there() -> None:
     assert "- vllm is not installed" in text and "- busy" in text and "ours\ntheirs -x" in text
 
 
+def test_versions_name_an_engine_once() -> None:
+    text = peers_show.markdown(replace(RESULT, versions={"ridgeline": "ridgeline 0.1.0", "llama.cpp": "version: 5"}))
+    assert "ridgeline ridgeline" not in text and " ridgeline 0.1.0; llama.cpp version: 5." in text
+
+
+def test_an_engine_that_was_measured_is_not_called_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama-bench may be here where llama-server is not: the note then says that only the server is missing."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(peers, "_measure", lambda *rest: ([WIN], []))
+    notes = [r.note for r in peers.run(PeersOptions(("m.gguf",), parts=("micro",))).rows if r.ratio is None]
+    (told,) = (note for note in notes if "llama-server" in note)
+    assert told.startswith("no server of llama.cpp beside micro above: ") and "llama-server not found" in told
+    assert any(note.startswith("vllm is not installed") for note in notes)
+
+
 def test_documents() -> None:
     found = json.loads(json.dumps(peers_show.document(RESULT), allow_nan=False))
     assert documents_of(found, "x")[0].tables[0].rows[1][8] == "1.50x longer, we lose"

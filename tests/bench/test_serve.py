@@ -89,6 +89,17 @@ def test_open_loop_bursts_and_trace(url: str, tmp_path: Path) -> None:
     documents_of(json.loads(json.dumps(document(result))), "x")
 
 
+def test_what_is_said_of_a_trace_is_true_of_it(url: str, tmp_path: Path) -> None:
+    """A trace has the file's arrivals and lengths: nothing of the workload's is told, in the text or in a report's definitions."""
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"arrival": 0, "prompt_len": 9, "output_len": 3}\n')
+    result = serve.run(options(url, trace=path, concurrency=()))
+    told = f"{render(result)}\n{json.dumps(document(result)['report'])}"
+    preset, head = result.asked.preset, render(result).partition("definitions")[0]
+    assert preset.about not in told and preset.arrival not in told and "sessions a cell" not in told and "sessions/s" not in told
+    assert f"trace {path}" in head and "arrivals and lengths are the file's" in told and "\n  trace, " in head
+
+
 def test_a_trace_is_bound_by_its_own_lengths() -> None:
     """A server that is as long as a trace needs is too short for the workload, which then says nothing."""
     with pytest.raises(UserError, match="workload chat needs more"):
@@ -193,6 +204,24 @@ def test_engines_that_are_not_installed_are_reported(monkeypatch: pytest.MonkeyP
             with pytest.raises(UserError, match=f"{e.name} is not installed.*so it was not measured"):
                 program(e)
     assert program(engine("ridgeline"))
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES if name != "ridgeline"])
+def test_an_environment_may_be_named_by_its_python(name: str, tmp_path: Path) -> None:
+    """--engine-path VENV/bin/python is never run with the arguments of another program."""
+    e, python = ENGINES[name], tmp_path / "python3"
+    python.write_text("")
+    python.chmod(0o755)
+    if e.module is None:
+        with pytest.raises(UserError, match=f"is a Python, and {e.programs[0]} is not beside it"):
+            program(e, str(python))
+        beside = tmp_path / e.programs[0]
+        beside.write_text("")
+        beside.chmod(0o755)
+        assert program(e, str(python)) == program(e, str(beside)) == [str(beside)]
+    else:
+        found = program(e, str(python))
+        assert found[0] == str(python) and (found[1:] == ["-m", e.module] if e.script is None else found[1].endswith(e.script))
 
 
 @pytest.mark.parametrize("name", ENGINES)

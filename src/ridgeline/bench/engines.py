@@ -119,7 +119,7 @@ def program(e: Engine, path: str | None = None) -> list[str]:
         file = Path(path).expanduser()
         if not file.is_file() or not os.access(file, os.X_OK):
             raise UserError(f"{path}: not a program", field="--engine-path", value=path, remedy="give the executable")
-        return [str(file), *_script(e)]
+        return _by_python(e, file) if file.name.startswith("python") else [str(file), *_script(e)]
     for name in e.programs:
         found = shutil.which(name)
         if found is not None:
@@ -129,6 +129,17 @@ def program(e: Engine, path: str | None = None) -> list[str]:
     looked = [*e.programs, *([f"Python module {e.module}"] if e.module else [])]
     text = f"{e.name} is not installed ({' and '.join(looked)} not found), so it was not measured"
     raise UserError(text, field="--engine", value=e.name, remedy=e.install)
+
+
+def _by_python(e: Engine, python: Path) -> list[str]:
+    """With the Python of an environment: our script, the engine's module, or the engine's program beside it."""
+    if e.module is not None:
+        return [str(python), *(_script(e) or ["-m", e.module])]
+    beside = next((file for file in (python.with_name(name) for name in e.programs) if os.access(file, os.X_OK)), None)
+    if beside is None:
+        text = f"{python} is a Python, and {' or '.join(e.programs)} is not beside it: {e.name} was not measured"
+        raise UserError(text, field="--engine-path", value=str(python), remedy=e.install)
+    return [str(beside)]
 
 
 def _script(e: Engine) -> list[str]:

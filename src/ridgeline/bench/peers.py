@@ -121,9 +121,17 @@ def run(asked: PeersOptions, say: Say = lambda line: None) -> PeersResult:
             if asked.results is not None:
                 write_rows(asked.results, list(rows.values()))
     for row in absent:
-        rows.setdefault(row.key, row)
+        rows.setdefault(row.key, _partly(row, list(rows.values())))
     versions = {name: version(ENGINES[name], program(ENGINES[name], path)) or "unknown" for name, path in here.items()}
     return PeersResult(tuple(rows.values()), versions, tuple(dict.fromkeys(remarks)))
+
+
+def _partly(absent: Row, rows: Sequence[Row]) -> Row:
+    """Where other programs of an engine were measured, only its server is not here."""
+    measured = dict.fromkeys(r.part for r in rows if r.peer == absent.peer and r.ratio is not None)
+    if not measured:
+        return absent
+    return replace(absent, note=f"no server of {absent.peer} beside {' and '.join(measured)} above: {absent.note}")
 
 
 def find(asked: PeersOptions, name: str) -> str | None:

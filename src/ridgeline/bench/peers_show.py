@@ -21,7 +21,7 @@ BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 def markdown(result: PeersResult) -> str:
     """Numbers with ratios first, then who was not there, then every command."""
     measured = [r for r in result.rows if r.ratio is not None]
-    versions = "; ".join(f"{name} {text}" for name, text in result.versions.items())
+    versions = "; ".join(text if text.startswith(name) else f"{name} {text}" for name, text in result.versions.items())
     lines = [f"Measured {now()[:10]} on {machine_name()}. {versions}.", ""]
     lines += ["| model | measure | ridgeline | peer | ratio | 95% | |", "|---|---|--:|--:|--:|---|---|"]
     for r in measured:
@@ -57,15 +57,14 @@ def document(result: PeersResult) -> dict[str, Any]:
 
 def report(result: PeersResult) -> ReportDocument:
     columns = ("model", "measure", "peer", "ridgeline", "theirs", "ratio", "95% low", "95% high", "verdict")
-    rows = tuple(
-        (r.model, r.measure, r.peer, r.ours, r.theirs, r.ratio, r.low, r.high, _verdict(r) or r.note) for r in result.rows
-    )
+    rows = tuple((r.model, r.measure, r.peer, r.ours, r.theirs, r.ratio, r.low, r.high, _verdict(r) or r.note) for r in result.rows)
     commands = tuple(dict.fromkeys(c for r in result.rows for c in (r.our_command, r.peer_command) if c))
     setup = Setup(machine(), result.versions, commands=commands, date=now())
     note = "ratio: ours over theirs, in turns; llama-bench and llama-server with the fastest of their own settings"
     table = Table("This engine beside its peers", columns, rows, note)
     pairs = tuple(Comparison(**c) for c in comparisons([asdict(r) for r in result.rows]))
-    return ReportDocument("bench peers", "Peers on this machine", setup, comparisons=pairs, tables=(table,), notes=result.remarks)
+    notes = (*result.remarks, *(r.note for r in result.rows if r.ratio is None and r.note))
+    return ReportDocument("bench peers", "Peers on this machine", setup, comparisons=pairs, tables=(table,), notes=notes)
 
 
 def _interval(r: Row) -> str:

@@ -122,7 +122,9 @@ def setup(result: ServeResult, ours: str = "") -> Setup:
 
 def about(result: ServeResult) -> str:
     """What the workload is for, and how requests come."""
-    p = result.asked.preset
+    asked, p = result.asked, result.asked.preset
+    if asked.trace is not None:
+        return f"A trace replays requests as they came: arrivals and lengths are the file's, only the promise is that of {p.name}."
     return f"{p.name} optimises {p.metric}: {p.why}. Arrival: {p.arrival}."
 
 

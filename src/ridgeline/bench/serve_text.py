@@ -20,8 +20,8 @@ def render(result: ServeResult) -> str:
     lines = [
         f"{server.name} ({server.model}) at {server.target.url}" + (f", {server.version}" if server.version else ""),
         *([f"  started with  {server.command}"] if server.command else []),
-        f"  workload {p.name}: {p.about}",
-        f"  {about(result)} Seed {asked.seed}, salt {result.salt}, {asked.count} sessions a cell",
+        f"  workload {p.name}: {p.about}" if asked.trace is None else f"  trace {asked.trace}",
+        f"  {about(result)} Seed {asked.seed}, salt {result.salt}" + (f", {asked.count} sessions a cell" if asked.trace is None else ""),
         f"  first request, cold: TTFT {_n(result.warm.cold_ms)} ms; warm: {_n(result.warm.warm_ms)} ms (not in the figures below)", "",
     ]  # fmt: skip
     head = ["load", "ok/asked", "out tok/s", "total tok/s", "req/s", "goodput/s", "in SLO", "hit rate", "TTFT p50", "TPOT p50", "others"]
@@ -59,6 +59,8 @@ def render(result: ServeResult) -> str:
 
 
 def _load(cell: Cell) -> str:
+    if cell.kind == "trace":
+        return f"trace, {cell.load:.3g}/s"
     return f"{cell.load:g} at once" if cell.kind == "concurrency" else f"{cell.load:.3g} sessions/s"
 
 

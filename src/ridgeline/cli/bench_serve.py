@@ -167,7 +167,7 @@ def peers(
     concurrency: Annotated[int, typer.Option(parser=args.count("--concurrency"), metavar="N", help="Chat sessions at once.")] = 8,
     branches: Annotated[int, typer.Option(parser=args.count("--branches"), metavar="N", help="Branches of agents.")] = 8,
     seqs: Annotated[int, typer.Option(parser=args.count("--seqs"), metavar="N", help="Sequences of batch.")] = 32,
-    scale: Annotated[float, typer.Option(metavar="X", help=_SCALE_HELP)] = 1.0,
+    scale: Annotated[float, typer.Option(metavar="X", help="Multiplies the lengths of chat and agents.")] = 1.0,
     repeats: Annotated[int, typer.Option(parser=args.count("--repeats"), metavar="N", help=_REPEATS_HELP)] = 1,
     threads: args.Threads = None,
     results: Annotated[str | None, typer.Option(metavar="FILE", help=_RESULTS_HELP)] = None,
