@@ -88,8 +88,8 @@ def report(result: AbResult) -> ReportDocument:
         for c in result.compared
     )  # fmt: skip
     title = f"{asked.name_a} against {asked.name_b}: {asked.asked.workload}"
-    notes = (METHOD, *(h for h in hits(result) if h), *result.remarks)
-    return ReportDocument("bench ab", title, setup, comparisons=found, definitions=DEFINITIONS, notes=notes)
+    notes = (*(h for h in hits(result) if h), *result.remarks)
+    return ReportDocument("bench ab", title, setup, comparisons=found, definitions=DEFINITIONS | {"in turns": METHOD}, notes=notes)
 
 
 def _ratio(r: Ratio) -> dict[str, Any]:

@@ -49,14 +49,15 @@ def report(documents: Sequence[ReportDocument], title: str | None = None, *, rep
 
 
 def _under(documents: Sequence[ReportDocument]) -> str:
-    """When and where, and what the documents are, those of one kind together."""
+    """When and where, and what the documents are; of many only their kinds."""
     dates = sorted(d.setup.date[:16].replace("T", " ") for d in documents if d.setup.date)
     when = f"measured {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "") + " UTC" if dates else "no dates given"
     hosts = dict.fromkeys(str(h) for d in documents if (h := d.setup.machine.get("host")))
-    kinds: dict[str, list[str]] = {}
-    for d in documents:
-        kinds.setdefault(d.kind, []).append(d.title)
-    what = "; ".join(f"{kind}: {', '.join(dict.fromkeys(titles))}" for kind, titles in kinds.items())
+    if len(documents) <= 3:
+        what = "; ".join(dict.fromkeys(f"{d.kind}: {d.title}" for d in documents))
+    else:
+        kinds = [d.kind for d in documents]
+        what = ", ".join(f"{kind} ({kinds.count(kind)})" if kinds.count(kind) > 1 else kind for kind in dict.fromkeys(kinds))
     return f"{when}{f' on {chr(44).join(hosts)}' if hosts else ''}. From {what}."
 
 

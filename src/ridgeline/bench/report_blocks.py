@@ -85,7 +85,7 @@ PAGE_STYLE = """
   --quiet: light-dark(#5f6569, #a3a8ac); --line: light-dark(#dcdcd8, #383d41); --own: light-dark(#eef1ec, #202528);
   --accent: light-dark(#1f6f5c, #6cc5ab); }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 66rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; max-width: 74rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 .4rem; }
 h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; border-top: 1px solid var(--line); padding-top: 1rem; }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from ridgeline.bench.machine_load import LIMIT
 from ridgeline.bench.report_blocks import Grid
 from ridgeline.bench.report_schema import Cell, Curve, LoadPoint, Percentiles, ReportDocument
 from ridgeline.bench.svg import short
@@ -48,6 +49,12 @@ def percent(share: float | None) -> Cell:
     return None if share is None else f"{share:.1%}"
 
 
+def loud(*cells: tuple[str, LoadPoint]) -> str:
+    """Whose CPU time others took so much of that a number is not to be relied on; "" where nobody did."""
+    found = [f"{name} {taken:.0%}" for name, p in cells if (taken := (p.steal or 0.0) + (p.others or 0.0)) > LIMIT]
+    return f" Not to be relied on: others had over {LIMIT:.0%} of the CPUs ({', '.join(found)})." if found else ""
+
+
 def side_by_side(figures: Iterable[str], kind: str = "many") -> str:
     """kind: many for small figures, two for larger ones."""
     return f'<div class="{kind}">{"".join(figures)}</div>'
@@ -57,10 +64,12 @@ def cells_grid(c: Curve) -> Grid:
     """Every cell of a sweep."""
 
     def three(p: Percentiles | None) -> str:
-        return "-" if p is None else " / ".join("-" if v is None else short(v) for v in (p.p50, p.p95, p.p99))
+        if p is None:
+            return "-"
+        return short(p.p50) if p.p95 is p.p99 is None else " / ".join("-" if v is None else short(v) for v in (p.p50, p.p95, p.p99))
 
     def row(p: LoadPoint) -> tuple[Cell, ...]:
-        failed = f"{p.failed} of {p.requests}" if p.failed else str(p.requests)
+        failed = f"{p.failed} of {p.requests}" if p.failed else str(p.requests or "-")
         return (
             p.load, failed, p.output_tok_s, p.total_tok_s, p.requests_s, p.goodput_s, three(p.ttft_ms), three(p.itl_ms), three(p.tpot_ms),
             percent(p.hit_rate), percent(p.steal), percent(p.others),
@@ -72,7 +81,7 @@ def cells_grid(c: Curve) -> Grid:
     ]  # fmt: skip
     rows = [row(p) for p in c.points]
     kept = [i for i in range(len(columns)) if any(r[i] not in (None, "-") for r in rows)]
-    said = ["Latencies are p50 / p95 / p99."]
+    said = ["Latencies are p50 / p95 / p99."] if any(x and x.p95 is not None for p in c.points for x in (p.ttft_ms, p.tpot_ms)) else []
     if c.knee is not None:
         said.append(f"Knee at {c.knee:g}.")
     if c.saturated is not None:

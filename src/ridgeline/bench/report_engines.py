@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from ridgeline.bench.plots import Note, Rule, Series, cdf_plot, line_plot
 from ridgeline.bench.report_agents import WORKLOAD as AGENTS
 from ridgeline.bench.report_blocks import Block, Figure, Folded, Heading, Words
-from ridgeline.bench.report_cells import cells_grid, first_of, ms, side_by_side, told_apart, unlike
+from ridgeline.bench.report_cells import cells_grid, first_of, loud, ms, side_by_side, told_apart, unlike
 from ridgeline.bench.report_predicted import FIGURE, load_words
 from ridgeline.bench.report_schema import Curve, Distribution, LoadPoint, ReportDocument
 from ridgeline.bench.svg import Axis, short
@@ -76,7 +76,7 @@ def _at(workload: str, load: str, own: Curve, c: Curve, at: float) -> Words | No
             lost += [name] if x.p50 > y.p50 else []
     said += [f"{p.failed} of {p.requests} requests of {x.engine} failed" for x, p in ((own, a), (c, b)) if p.failed]
     end = f" {c.engine} is better in {' and '.join(lost)}." if lost else ""
-    return Words(f"{where}: {'; '.join(said)}. One run each.{end}", "loss" if lost else "")
+    return Words(f"{where}: {'; '.join(said)}. One run each.{end}{loud((own.engine, a), (c.engine, b))}", "loss" if lost else "")
 
 
 def _best(workload: str, own: Curve, c: Curve) -> Words | None:
@@ -88,7 +88,7 @@ def _best(workload: str, own: Curve, c: Curve) -> Words | None:
     said += f"{c.engine} {short(b.output_tok_s)} (at {b.load:g}): {factor:.2f}x"
     knees = "; ".join(f"{x.engine} at {x.knee:g}" if x.knee is not None else f"{x.engine}: none found" for x in (own, c))
     said += f". Knee: {knees}" if own.knee is not None or c.knee is not None else ""
-    return Words(f"{workload}, {said}.", "loss" if factor < 1 else "")
+    return Words(f"{workload}, {said}. One run each.{loud((own.engine, a), (c.engine, b))}", "loss" if factor < 1 else "")
 
 
 def _most(c: Curve) -> LoadPoint | None:

@@ -12,11 +12,13 @@ from statistics import median
 from ridgeline.bench.report_agents import agent_findings
 from ridgeline.bench.report_blocks import Block, Grid, Heading, Words
 from ridgeline.bench.report_engines import engine_findings
+from ridgeline.bench.report_glance import glance
 from ridgeline.bench.report_ladder import gains, others
 from ridgeline.bench.report_predicted import bound, error, predictions
-from ridgeline.bench.report_schema import Comparison, Ladder, ReportDocument
+from ridgeline.bench.report_schema import Cell, Comparison, Ladder, ReportDocument
 from ridgeline.bench.svg import short
 
+TOO_FEW = "rounds are too few"
 REMARKS = ("bench serve", "bench micro", "bench ab", "bench peers", "bench predict", "simulate")  # notes of these are no findings
 
 
@@ -37,8 +39,10 @@ def findings_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     remarks = [Words(f"{d.title}: {n}" if len(documents) > 1 else n) for d in documents for n in d.notes if d.kind in REMARKS]
     if remarks:
         found += [Heading("Before believing the numbers", 3), *remarks]
-    if found:
+    table = glance(documents)
+    if found or table:
         yield Heading("Findings")
+        yield from [table] if table else []
         yield from found
 
 
@@ -48,21 +52,30 @@ def comparison_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     if not pairs:
         return
     yield Heading("Compared in turns")
-    rows = [
-        (c.where, c.metric, c.a, c.a_value, c.b, c.b_value, c.ratio, c.low, c.high, c.pairs or None, _verdict(c)) for c in pairs
+    rows: list[list[Cell]] = [
+        [c.where, c.metric, c.a, c.b, *_values(c), short(c.ratio), _span(c), c.pairs or None, _verdict(c)] for c in pairs
     ]
-    columns = ["where", "metric", "A", "A's", "B", "B's", "A / B", "95% low", "95% high", "pairs", "verdict"]
+    columns = ["where", "metric", "A", "B", "A's", "B's", "A / B", "95%", "pairs", "ahead"]
     kept = [i for i in range(len(columns)) if any(r[i] not in (None, "") for r in rows)]
-    note = "Where there is no interval, it is the ratio of medians of runs in turns, and no verdict follows from it."
+    note = "Where there is no interval, it is the ratio of medians of runs in turns, and nobody is called ahead."
     yield Grid("", [columns[i] for i in kept], [[r[i] for i in kept] for r in rows], note if any(c.low is None for c in pairs) else "")
 
 
+def _values(c: Comparison) -> tuple[Cell, Cell]:
+    return c.a_value, c.b_value
+
+
+def _span(c: Comparison) -> str:
+    return "" if c.low is None or c.high is None else f"{short(c.low)} to {short(c.high)}"
+
+
 def _verdict(c: Comparison) -> str:
+    """Who is ahead, in one word where it can be said."""
     if c.low is None:
         return c.sentence
     if not c.significant:
-        return c.sentence if c.sentence.startswith(("not ", "no ")) else "no significant difference"
-    return f"{c.b} is better" if c.lost else f"{c.a} is better"
+        return "too few rounds" if TOO_FEW in c.sentence else c.sentence if c.sentence.startswith("not ") else "no difference shown"
+    return c.b if c.lost else c.a
 
 
 # --- sentences ----------------------------------------------------------------------------------------------------------------------
@@ -71,8 +84,9 @@ def _verdict(c: Comparison) -> str:
 def _compared(documents: Sequence[ReportDocument]) -> Iterator[Words]:
     """Of `bench ab` its own sentence each; of peers one a load, its metrics in it, and one a metric over all files."""
     pairs = [c for d in documents for c in d.comparisons]
+    yield from _undecided([c for c in pairs if TOO_FEW in c.sentence])
     for c in pairs:
-        if c.sentence and c.low is not None:
+        if c.sentence and c.low is not None and TOO_FEW not in c.sentence:
             yield Words(f"{f'{c.where}, ' if c.where else ''}{c.metric}: {c.sentence}", "loss" if c.lost else "")
     quiet = sorted((c for c in pairs if not c.sentence and c.low is not None), key=lambda c: (c.where, c.b))
     for (where, b), group in groupby(quiet, key=lambda c: (c.where, c.b)):
@@ -86,6 +100,13 @@ def _compared(documents: Sequence[ReportDocument]) -> Iterator[Words]:
         yield _over_files(metric, b, [c for c in bare if (_kind(c), c.b) == (metric, b)])
     if bare:
         yield Words("Where no interval is given, the ratio is of the medians of runs in turns.")
+
+
+def _undecided(cells: Sequence[Comparison]) -> Iterator[Words]:
+    """Comparisons of too few rounds, those of one pair in one sentence."""
+    for where, a, b, pairs in dict.fromkeys((c.where, c.a, c.b, c.pairs) for c in cells):
+        said = [f"{c.metric} {c.ratio:.2f}x" for c in cells if (c.where, c.a, c.b, c.pairs) == (where, a, b, pairs)]
+        yield Words(f"{where or 'in turns'}, {a} over {b}: {'; '.join(said)}. {pairs} rounds are too few to tell.")
 
 
 def _interval(c: Comparison) -> str:

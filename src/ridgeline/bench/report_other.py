@@ -83,7 +83,7 @@ def comparisons(rows: list[Plain]) -> list[dict[str, Any]]:
 
 
 def _disturbed(r: Plain) -> str:
-    return f"not to be relied on: others took up to {r['disturbed']:.0%} of the CPUs" if r["disturbed"] else ""
+    return f"not to be relied on ({r['ratio']:.2f}x): others took up to {r['disturbed']:.0%} of the CPUs" if r["disturbed"] else ""
 
 
 def _peers(found: Plain) -> dict[str, Any]:
@@ -113,9 +113,10 @@ def _engine(found: Plain) -> dict[str, Any]:
     setup = {"machine": {"threads": found["threads"], "kernels": found["isa"]}, "settings": {"model": found["model"]},
              "commands": [p["command"] for p in decode.get("peers", ())]}  # fmt: skip
     names = [name for name in ENGINE if found.get(name)]
-    table = {"title": f"{found['model']}: the engine in one process", "columns": ["scenario", "what", "value", "unit"], "rows": rows,
+    title = f"{found['model']}: {', '.join(names)}"
+    table = {"title": title, "columns": ["scenario", "what", "value", "unit"], "rows": rows,
              "note": f"Medians of {found['repeat']} runs, without HTTP."}  # fmt: skip
-    return {"kind": "bench engine", "title": f"{found['model']}: {', '.join(names)}", "setup": setup, "tables": [table] if rows else [],
+    return {"kind": "bench engine", "title": title, "setup": setup, "tables": [table] if rows else [],
             "predictions": predictions, "comparisons": peers}  # fmt: skip
 
 

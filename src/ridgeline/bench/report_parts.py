@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ridgeline.bench.plots import Series, line_plot, roofline_plot
 from ridgeline.bench.plots_bars import MOST_ROWS, gantt_plot
-from ridgeline.bench.report_blocks import Beside, Block, Commands, Figure, Grid, Heading, Words, shown
+from ridgeline.bench.report_blocks import Beside, Block, Commands, Figure, Grid, Heading, Opening, Words, shown
 from ridgeline.bench.report_cells import percent, reported, side_by_side
 from ridgeline.bench.report_predicted import FIGURE
 from ridgeline.bench.report_schema import Bar, Cell, Gantt, Plot, ReportDocument
@@ -23,6 +23,7 @@ SUBJECTS = {
     "quality": "Quality: what lossy switches cost",
 }  # fmt: skip
 NAMED = 3  # documents that a row of the set-up names
+OPEN = 2  # tables of the set-up that stand open where documents differ: machine and versions
 
 
 def setup_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
@@ -42,7 +43,9 @@ def setup_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
             sides.append(Grid(name.capitalize(), columns, [tuple(_fact(*pair) for pair in enumerate(row)) for row in rows]))
     alone = [g for g in sides if len(g.columns) > 2]
     yield Beside([g for g in sides if g not in alone])
-    yield from alone
+    yield from alone[:OPEN]
+    if alone[OPEN:]:
+        yield Opening("Seeds and settings", alone[OPEN:])
     ceilings = {(c.name, c.value, c.unit, c.label) for d in documents for c in d.setup.ceilings}
     if ceilings:
         yield Grid("Machine ceilings", ("ceiling", "value", "unit", "label"), sorted(ceilings))
@@ -97,14 +100,15 @@ def subject_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     """Figures and tables of the commands, those of one kind under one heading."""
     found: dict[str, list[ReportDocument]] = {}
     for d in documents:
-        if any(p.kind == "other" for p in d.plots) or any(not reported(t.label) for t in d.tables):
+        shown_above = d.kind == "bench peers" and d.comparisons  # the same rows
+        if any(p.kind == "other" for p in d.plots) or (any(not reported(t.label) for t in d.tables) and not shown_above):
             found.setdefault(SUBJECTS.get(d.kind, "Tables"), []).append(d)
     for heading, group in found.items():
         yield Heading(heading)
         for d in group:
-            if len(group) > 1:
-                yield Heading(d.title, 3)
             plots = [p for p in d.plots if p.kind == "other"]
+            if len(group) > 1 and [t.title for t in d.tables] != [d.title]:
+                yield Heading(d.title, 3)
             if plots:
                 yield Figure(side_by_side(map(plot_figure, plots), "two"), FIGURE.format(", ".join(p.title for p in plots)))
             for t in d.tables:

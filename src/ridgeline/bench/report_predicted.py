@@ -14,6 +14,7 @@ from ridgeline.bench.report_schema import Cell, Curve, Prediction, ReportDocumen
 from ridgeline.bench.svg import Axis
 
 FIGURE = "Figure in the HTML report: {}."
+LEAST_DRAWN = 2  # cells of a figure
 BOUNDS = ("roofline's fastest", "roofline's least time")
 
 
@@ -73,17 +74,26 @@ def prediction_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     yield Heading("Predicted beside measured")
     if groups:
         yield Grid("", ("from", "metric", "cells", "median error", "worst", "where"), [_summary(*g) for g in groups])
-        labels = dict.fromkeys(p.label for _, _, cells in groups for p in cells if ": " in p.label)
-        if labels:
-            yield Words(f"Predictions are {'; '.join(labels)}. Nothing that is measured here goes back into them.")
+        yield from _from(list(dict.fromkeys(p.label for _, _, cells in groups for p in cells if ": " in p.label)))
         metrics = dict.fromkeys(metric for _, metric, _ in groups)
-        drawn = [_agreement(metric, [p for _, m, cells in groups if m == metric for p in cells]) for metric in metrics]
+        drawn = [_agreement(metric, cells) for metric in metrics if len(cells := _of(metric, groups)) >= LEAST_DRAWN]
         yield Figure(f'<div class="many">{"".join(drawn)}</div>', FIGURE.format("predicted against measured"))
         for kind in dict.fromkeys(k for k, _, _ in groups):
             inner = [_cells(metric, cells) for k, metric, cells in groups if k == kind]
             yield Opening(f"Every cell of {kind}", inner)
     if bounds:
         yield _roofs(bounds)
+
+
+def _of(metric: str, groups: Sequence[tuple[str, str, list[Prediction]]]) -> list[Prediction]:
+    return [p for _, m, cells in groups if m == metric for p in cells]
+
+
+def _from(labels: Sequence[str]) -> Iterator[Words]:
+    """What predictions are from, once, not in every row."""
+    for kind in dict.fromkeys(label.partition(": ")[0] for label in labels):
+        sources = "; ".join(label.partition(": ")[2] for label in labels if label.partition(": ")[0] == kind)
+        yield Words(f"Predictions that are {kind}: {sources}. Nothing that is measured here goes back into them.")
 
 
 def _summary(kind: str, metric: str, cells: Sequence[Prediction]) -> tuple[Cell, ...]:

@@ -1,0 +1,75 @@
+"""The one table that a hurried reader needs: this engine beside each other one, and how sure each ratio is. Ratios above 1 are gains.
+
+Holds no number that is not in a section below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ridgeline.bench.report_agents import agent_curves, seconds
+from ridgeline.bench.report_blocks import Grid
+from ridgeline.bench.report_cells import first_of, loud, unlike
+from ridgeline.bench.report_engines import groups, shared_loads
+from ridgeline.bench.report_ladder import gains, others
+from ridgeline.bench.report_schema import Cell, ReportDocument
+from ridgeline.bench.svg import short
+
+LEAD = "output tok/s"  # the metric of a comparison in turns that stands here
+COLUMNS = ("what", "first", "beside", "ratio", "how sure")
+
+
+def glance(documents: Sequence[ReportDocument]) -> Grid | None:
+    """None where nothing is compared."""
+    rows = [*_sweeps(documents), *_agents(documents), *_turns(documents), *_ladders(documents)]
+    note = "Ratios above 1 are gains of the first; sentences, intervals and losses follow."
+    return Grid("At a glance", COLUMNS, rows, note) if rows else None
+
+
+def _sweeps(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
+    for workload, load, group in groups(documents):
+        first, own = first_of(group)
+        for d, c in group:
+            both = shared_loads([own, c])
+            if c is own or not both or unlike(first, d):
+                continue
+            a, b = (next(p for p in x.points if p.load == both[-1]) for x in (own, c))
+            if a.output_tok_s and b.output_tok_s:
+                at = f"{both[-1]:g} at once" if load == "concurrency" else f"{both[-1]:g} requests/s"
+                sure = "disturbed" if loud(("", a), ("", b)) else "one run each"
+                this, beside = f"{own.engine} {short(a.output_tok_s)}", f"{c.engine} {short(b.output_tok_s)}"
+                yield [f"{workload}, {at}, output tok/s", this, beside, f"{a.output_tok_s / b.output_tok_s:.2f}x", sure]
+
+
+def _agents(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
+    found = agent_curves(documents)
+    if len(found) < 2:
+        return
+    first, own = first_of(found)
+    for d, c in found:
+        a, b = own.points[-1], c.points[-1]
+        ours, theirs = seconds(a), seconds(b)
+        if c is not own and ours and theirs and not unlike(first, d) and a.requests == b.requests:
+            sure = "disturbed" if loud(("", a), ("", b)) else "one run each"
+            this, beside = f"{own.engine} {ours:.1f} s", f"{c.engine} {theirs:.1f} s"
+            yield ["agents, until all branches have ended", this, beside, f"{theirs / ours:.2f}x", sure]
+
+
+def _turns(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
+    for d in documents:
+        for c in d.comparisons:
+            if not c.metric.startswith(LEAD) or c.low is None or c.high is None:
+                continue
+            sure = f"95% {short(c.low)} to {short(c.high)}, {c.pairs} rounds in turns" + ("" if c.significant else ": not significant")
+            values = [f"{name} {short(v)}" if v is not None else name for name, v in ((c.a, c.a_value), (c.b, c.b_value))]
+            yield [f"{c.where}, {c.metric}" if c.where else c.metric, *values, f"{c.ratio:.2f}x", sure]
+
+
+def _ladders(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
+    for ladder in (x for d in documents for x in d.ladders if not others(x)):
+        rungs = gains(ladder)
+        if len(rungs) > 1 and rungs[0][0].output_tok_s and rungs[-1][0].output_tok_s:
+            first, last = rungs[0][0], rungs[-1][0]
+            a, b = rungs[-1][0].output_tok_s, rungs[0][0].output_tok_s
+            this, beside = f"{last.name} {short(a)}", f"{first.name} {short(b)}"
+            yield [f"{ladder.title}, output tok/s", this, beside, f"{a / b:.2f}x", "product of the rungs"]
