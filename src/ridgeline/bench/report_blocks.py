@@ -116,7 +116,10 @@ pre div { padding-left: 1.5rem; text-indent: -1.5rem; }
 .two { grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); }
 .many .wide svg, .two .wide svg { min-width: 0; }
 @media print { :root { color-scheme: light; }
-  body { max-width: none; } h2 { break-after: avoid; } .plot, tr { break-inside: avoid; } nav { display: none; } }
+  body { max-width: none; } h2, h3, caption { break-after: avoid; } .plot, tr { break-inside: avoid; } nav { display: none; }
+  .wide { overflow: visible; } table { font-size: .7rem; } td, th { padding-right: .45rem; }
+  td.n, th.n, td.short { white-space: normal; } td:not(.n, .short) { min-width: 0; } .many, .two { display: block; columns: 2; }
+  .plot { margin-top: 0; } details::details-content { content-visibility: visible; } }
 """
 
 

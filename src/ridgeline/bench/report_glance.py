@@ -16,7 +16,7 @@ from ridgeline.bench.report_schema import Cell, ReportDocument
 from ridgeline.bench.svg import short
 
 LEAD = "output tok/s"  # the metric of a comparison in turns that stands here
-COLUMNS = ("what", "first", "beside", "ratio", "how sure")
+COLUMNS = ("what", "ratio", "first", "beside", "how sure")
 
 
 def glance(documents: Sequence[ReportDocument]) -> Grid | None:
@@ -38,7 +38,7 @@ def _sweeps(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
                 at = f"{both[-1]:g} at once" if load == "concurrency" else f"{both[-1]:g} requests/s"
                 sure = "disturbed" if loud(("", a), ("", b)) else "one run each"
                 this, beside = f"{own.engine} {short(a.output_tok_s)}", f"{c.engine} {short(b.output_tok_s)}"
-                yield [f"{workload}, {at}, output tok/s", this, beside, f"{a.output_tok_s / b.output_tok_s:.2f}x", sure]
+                yield [f"{workload}, {at}, output tok/s", f"{a.output_tok_s / b.output_tok_s:.2f}x", this, beside, sure]
 
 
 def _agents(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
@@ -52,7 +52,7 @@ def _agents(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
         if c is not own and ours and theirs and not unlike(first, d) and a.requests == b.requests:
             sure = "disturbed" if loud(("", a), ("", b)) else "one run each"
             this, beside = f"{own.engine} {ours:.1f} s", f"{c.engine} {theirs:.1f} s"
-            yield ["agents, until all branches have ended", this, beside, f"{theirs / ours:.2f}x", sure]
+            yield ["agents, until all branches have ended", f"{theirs / ours:.2f}x", this, beside, sure]
 
 
 def _turns(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
@@ -62,7 +62,7 @@ def _turns(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
                 continue
             sure = f"95% {short(c.low)} to {short(c.high)}, {c.pairs} rounds in turns" + ("" if c.significant else ": not significant")
             values = [f"{name} {short(v)}" if v is not None else name for name, v in ((c.a, c.a_value), (c.b, c.b_value))]
-            yield [f"{c.where}, {c.metric}" if c.where else c.metric, *values, f"{c.ratio:.2f}x", sure]
+            yield [f"{c.where}, {c.metric}" if c.where else c.metric, f"{c.ratio:.2f}x", *values, sure]
 
 
 def _ladders(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
@@ -72,4 +72,4 @@ def _ladders(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
             first, last = rungs[0][0], rungs[-1][0]
             a, b = rungs[-1][0].output_tok_s, rungs[0][0].output_tok_s
             this, beside = f"{last.name} {short(a)}", f"{first.name} {short(b)}"
-            yield [f"{ladder.title}, output tok/s", this, beside, f"{a / b:.2f}x", "product of the rungs"]
+            yield [f"{ladder.title}, output tok/s", f"{a / b:.2f}x", this, beside, "product of the rungs"]

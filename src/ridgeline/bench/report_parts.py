@@ -46,13 +46,25 @@ def setup_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     yield from alone[:OPEN]
     if alone[OPEN:]:
         yield Opening("Seeds and settings", alone[OPEN:])
-    ceilings = {(c.name, c.value, c.unit, c.label) for d in documents for c in d.setup.ceilings}
-    if ceilings:
-        yield Grid("Machine ceilings", ("ceiling", "value", "unit", "label"), sorted(ceilings))
+    yield from _ceilings(documents)
     lines = list(dict.fromkeys(line for d in documents for line in d.setup.commands))
     if lines:
         yield Words("Commands, as they ran:")
         yield Commands(lines)
+
+
+def _ceilings(documents: Sequence[ReportDocument]) -> Iterator[Grid]:
+    """Each once; where two runs measured other values, whose they are."""
+    found: dict[tuple[str, float, str, str], list[str]] = {}
+    for d in documents:
+        for c in d.setup.ceilings:
+            found.setdefault((c.name, c.value, c.unit, c.label), []).append(d.title)
+    names = [key[0] for key in found]
+    several = len(names) > len(set(names))
+    columns = ("ceiling", "value", "unit", "label", *(("in",) if several else ()))
+    if found:
+        rows = [(*key, *((_titles(where),) if several else ())) for key, where in sorted(found.items())]
+        yield Grid("Machine ceilings", columns, rows)
 
 
 def _titles(where: Sequence[str]) -> str:
