@@ -27,7 +27,7 @@ DEFINITIONS = {
     "requests_s": "requests that ended well / seconds of the cell",
     "goodput_s": "requests that ended well with TTFT and TPOT within the SLO / seconds of the cell",
     "attainment": "requests that ended well within the SLO / all requests asked, failed ones included",
-    "hit_rate": "cached prompt tokens / prompt tokens, both by the server's usage",
+    "hit_rate": "cached prompt tokens / prompt tokens, both by the server's usage; what a chat template puts before every prompt counts",
     "seconds": "from the first arrival to the last byte of the last reply, or until the last failed request was given up",
     "percentiles": "linear interpolation between the two nearest values; of requests that ended well",
 }  # fmt: skip
