@@ -11,6 +11,8 @@ import ridgeline.cli.args as args
 
 _RTN = "Judge the base with weights rounded to nearest: int4:tensor, int4:channel, int4:32; several times."
 
+_LM_EVAL = "Only write the questions to DIR as tasks of lm-evaluation-harness, and tell the commands that ask a server of ours."
+
 
 def _limit(name: str, help_: str) -> Any:
     return typer.Option(name, metavar="X", help=help_)
@@ -33,6 +35,7 @@ def quality(
     text: Annotated[Path | None, typer.Option(metavar="FILE", help="A UTF-8 text beside the shipped prose and code.")] = None,
     rtn: Annotated[list[str] | None, typer.Option(metavar="HOW", help=_RTN)] = None,
     no_tasks: Annotated[bool, typer.Option("--no-tasks", help="Only the divergence: no questions, no needles.")] = False,
+    lm_eval: Annotated[Path | None, typer.Option("--lm-eval", metavar="DIR", help=_LM_EVAL)] = None,
     max_kl: Annotated[float, _limit("--max-kl", "Mean KL divergence, nats.")] = 0.05,
     max_kl_p999: Annotated[float, _limit("--max-kl-p999", "99.9th percentile of the KL divergence.")] = 3.0,
     min_top1: Annotated[float, _limit("--min-top1", "Least share of positions with the same likeliest token.")] = 0.9,
@@ -54,7 +57,11 @@ def quality(
       ridgeline bench quality smollm2 --kv-cache-dtype int8 --kv-cache-dtype int4
       ridgeline bench quality ./m-Q4_0.gguf --against ./m-Q8_0.gguf --max-kl 0.1 --min-top1 0.85
       ridgeline bench quality ./m-Q8_0.gguf --rtn int4:tensor --rtn int4:channel --rtn int4:32 --no-tasks --json
+      ridgeline bench quality smollm2 --lm-eval lmtask              the same questions through lm-evaluation-harness
     """
+    if lm_eval is not None:
+        _write_tasks(model, lm_eval)
+        raise typer.Exit(0)
     from ridgeline.bench.quality import Gate, QualityOptions, run
     from ridgeline.bench.quality_record import keep_verdicts
     from ridgeline.bench.quality_rtn import parse
@@ -72,6 +79,14 @@ def quality(
     keep_verdicts(asked, report)
     print_report(report, document, render, as_json=json)
     raise typer.Exit(0 if report.passed else 1)
+
+
+def _write_tasks(model: str, folder: Path) -> None:
+    from ridgeline.bench.quality_lm_eval import commands, write_tasks
+    from ridgeline.bench.quality_tasks import shipped_tasks
+
+    names = write_tasks(folder, shipped_tasks())
+    typer.echo("\n".join(commands(model, folder, names)))
 
 
 def register(bench: typer.Typer) -> None:
