@@ -231,3 +231,8 @@ def test_harmless_keys_are_accepted() -> None:
     spec_of("llama", torch_dtype="bfloat16", use_cache=True, pretraining_tp=1, rope_interleaved=False, is_llama_config=True, mlp_bias=False)
     spec_of("gemma2", cache_implementation="hybrid", hidden_act="gelu_pytorch_tanh", sliding_window_size=6)
     spec_of("llama", "gguf", more={"vocab_size": 199, "expert_count": 0, "rope.scaling.type": "none", "rope.scaling.finetuned": False})
+
+
+def test_the_name_that_transformers_keeps_of_a_gguf_file_is_no_setting() -> None:
+    """`save_pretrained` after `from_pretrained(gguf_file=...)` writes general.name so."""
+    assert spec_of("llama", _model_name_or_path="Smollm2 135M 8k").graph == spec_of("llama").graph

@@ -20,10 +20,10 @@ SILU = ("silu", "swish")
 MAX_LAYERS = 1024
 # Keys that change no number of the forward pass at inference.
 HARMLESS = (
-    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "use_cache", "initializer_range",
-    "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id", "decoder_start_token_id",
-    "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "dropout", "pretraining_tp", "is_llama_config", "auto_map",
-    "unsloth_fixed", "unsloth_version", "cache_implementation", "_attn_implementation", "attn_implementation",
+    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "_model_name_or_path",
+    "use_cache", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id",
+    "decoder_start_token_id", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "dropout", "pretraining_tp",
+    "is_llama_config", "auto_map", "unsloth_fixed", "unsloth_version", "cache_implementation", "_attn_implementation", "attn_implementation",
     "_attn_implementation_autoset",
     "output_attentions", "output_hidden_states", "return_dict", "torchscript", "use_bfloat16", "id2label", "label2id", "problem_type",
     "finetuning_task", "prefix", "task_specific_params", "tokenizer_class", "is_decoder", "is_encoder_decoder", "tf_legacy_loss",
