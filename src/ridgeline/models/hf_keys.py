@@ -20,18 +20,18 @@ SILU = ("silu", "swish")
 MAX_LAYERS = 1024
 # Keys that change no number of the forward pass at inference.
 HARMLESS = (
-    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "_model_name_or_path",
-    "use_cache", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id",
+    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "_model_name_or_path", "use_cache",
+    "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id",
     "decoder_start_token_id", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "dropout", "pretraining_tp",
-    "is_llama_config", "auto_map", "unsloth_fixed", "unsloth_version", "cache_implementation", "_attn_implementation", "attn_implementation",
-    "_attn_implementation_autoset",
-    "output_attentions", "output_hidden_states", "return_dict", "torchscript", "use_bfloat16", "id2label", "label2id", "problem_type",
-    "finetuning_task", "prefix", "task_specific_params", "tokenizer_class", "is_decoder", "is_encoder_decoder", "tf_legacy_loss",
-    "pruned_heads", "tie_encoder_decoder", "add_cross_attention", "cross_attention_hidden_size", "chunk_size_feed_forward",
-    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature",
-    "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
-    "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id",
-    "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "transformers.js_config",
+    "is_llama_config", "auto_map", "unsloth_fixed", "unsloth_version", "cache_implementation", "_attn_implementation",
+    "attn_implementation", "_attn_implementation_autoset", "output_attentions", "output_hidden_states", "return_dict", "torchscript",
+    "use_bfloat16", "id2label", "label2id", "problem_type", "finetuning_task", "prefix", "task_specific_params", "tokenizer_class",
+    "is_decoder", "is_encoder_decoder", "tf_legacy_loss", "pruned_heads", "tie_encoder_decoder", "add_cross_attention",
+    "cross_attention_hidden_size", "chunk_size_feed_forward", "max_length", "min_length", "do_sample", "early_stopping", "num_beams",
+    "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores",
+    "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens", "transformers.js_config",
 )  # fmt: skip
 
 
