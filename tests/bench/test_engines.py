@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+import ridgeline.bench.engines_process as engines_process
 from ridgeline.bench.engines import ENGINES, Wish, command
+from ridgeline.bench.engines_process import Process
 
 WISH = Wish("m", "/m", 1234, 2048, 32, 1)
 VARIABLES = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "LD_PRELOAD")
@@ -55,3 +59,21 @@ def test_the_printed_command_sets_the_variables_of_the_program(tmp_path: Path) -
 @pytest.mark.parametrize("name", [name for name in ENGINES if name != "vllm"])
 def test_others_are_started_directly(name: str) -> None:
     assert command(ENGINES[name], ["prog"], WISH)[0] == "prog"
+
+
+@pytest.mark.parametrize("first_ends_by_itself", [False, True])
+def test_what_outlives_the_first_process_is_ended_too(first_ends_by_itself: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's frontend ends seconds before its workers: the next engine must not be measured beside those."""
+    monkeypatch.setattr(engines_process, "_GRACE_S", 0.3)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    first = f"import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-c', {deaf!r}]).pid, flush=True)"
+    log = tmp_path / "log"
+    process = Process([sys.executable, "-c", first if first_ends_by_itself else f"{first}; time.sleep(60)"], log)
+    until = time.monotonic() + 20
+    while (said := log.read_text().split()) == [] or "deaf" not in said or (first_ends_by_itself and process._child.poll() is None):
+        assert time.monotonic() < until, said
+        time.sleep(0.01)
+    process.end()
+    worker = next(int(word) for word in said if word.isdigit())
+    state = Path(f"/proc/{worker}/stat")
+    assert not state.exists() or state.read_text().split(") ")[1][0] == "Z"

@@ -75,14 +75,25 @@ class Process:
         return last_line(self.log)
 
     def end(self) -> None:
-        """Asks it to end, then makes it; its children, which are of its own session, go with it."""
+        """Asks it to end, then makes it; its children, which are of its own session, go with it, also those that outlive it."""
         for how, patience in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, 5.0)):
-            if self._child.poll() is not None:
+            if self._gone():
                 break
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, how)
-            with suppress(subprocess.TimeoutExpired):
-                self._child.wait(patience)
+            until = perf_counter() + patience
+            while not self._gone() and perf_counter() < until:
+                sleep(0.02)
+
+    def _gone(self) -> bool:
+        """Whether nobody of its group is left."""
+        if self._child.poll() is None:
+            return False
+        try:
+            os.killpg(self._child.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return True
+        return False
 
 
 def die_with_parent() -> None:
