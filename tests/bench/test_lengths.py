@@ -13,6 +13,7 @@ from ridgeline.bench import lengths
 from ridgeline.bench.held import held, window_lines
 from ridgeline.bench.lengths import LengthOptions, answer_lengths, render, run
 from ridgeline.bench.lengths_report import document
+from ridgeline.bench.machine_load import CpuTime
 from ridgeline.bench.mfu import PromptModel, PromptWork
 from ridgeline.bench.random_gguf import SHAPES, write_random
 from ridgeline.bench.report_json import documents_of, to_json
@@ -111,6 +112,24 @@ def test_window_layers_stop_holding_more() -> None:
     assert "2 layers with a window of 8" in line and "stay at 3 blocks" in line
     assert "GROW" in window_lines((replace(window, most=9),), (4, 8, 16, 64, 256), 4)[0]
     assert "not passed" in window_lines(held(caches, "bf16", 4, (1, 2, 8)), (1, 2, 8), 4)[0]
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.04, False), (0.5, True)])
+def test_times_beside_other_work_say_so(model: Path, monkeypatch: pytest.MonkeyPatch, share: float, said: bool) -> None:
+    """On the terminal and in the report: half of the CPUs gone makes every slope and share of the roof another one."""
+    seconds = iter(range(100))
+
+    def at() -> CpuTime:
+        now = float(next(seconds))
+        return CpuTime(now, 0.0, now * share, 0.0)
+
+    monkeypatch.setattr(lengths, "machine", lambda threads, isa: MACHINE)
+    monkeypatch.setattr(lengths, "cpu_time", at)
+    report = run(LengthOptions(Options(str(model), max_model_len=100, threads=1), (8, 24, 48), repeat=1))
+    assert report.taken == pytest.approx(share)
+    notes = document(report, "1.0").notes
+    for text in (render(report), "\n".join(notes)):
+        assert ("not to be relied on: others had 50% of the CPUs" in text) == said
 
 
 def test_broken_cache_is_noticed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from ridgeline.bench.clocked import fitted
 from ridgeline.bench.held import Held, held, window_lines
+from ridgeline.bench.machine_load import LIMIT, cpu_time
 from ridgeline.bench.mfu import PromptModel, PromptWork, prompt_work
 from ridgeline.bench.probe import machine
 from ridgeline.bench.runner import Ids, OneSequence, random_tokens, timed_ops
@@ -91,7 +92,8 @@ class AnswerRow:
 class LengthReport:
     """growth, answer_growth: exponents of the time of a token, and of a whole answer, without the cache over the last two lengths,
     measured and by the roofline. slope: what a token of context adds to a cached step, measured, by the roofline and as calibrated.
-    identical: the same tokens and logits, bit for bit, both ways. prompt_model: TTFT by FLOPs and fitted MFU. held: KV blocks by window."""
+    identical: the same tokens and logits, bit for bit, both ways. prompt_model: TTFT by FLOPs and fitted MFU. held: KV blocks by window.
+    taken: share of the CPUs that others and the hypervisor had while lengths and answers were measured."""
 
     model: str
     threads: int
@@ -108,7 +110,13 @@ class LengthReport:
     held: tuple[Held, ...]
     block_size: int
     identical: bool
+    taken: float
     machine: Machine
+
+    @property
+    def disturbed(self) -> str | None:
+        """What a reader must know before believing the times."""
+        return f"not to be relied on: others had {self.taken:.0%} of the CPUs meanwhile" if self.taken > LIMIT else None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"slope": self.slope.as_json()}
@@ -236,7 +244,7 @@ def run(asked: LengthOptions, say: Say = lambda line: None) -> LengthReport:
     """Load and measure. Raises `UserError` for what cannot be loaded, and for lengths over the model's."""
     work = _Lengths(asked)
     work.prompts(asked.lengths[0])  # first use of pages and scratch memory is not what is measured
-    read = []
+    read, began = [], cpu_time()
     for n in asked.lengths:
         say(f"measuring a context of {n} tokens")
         read.append(work.prompts(n))
@@ -246,6 +254,7 @@ def run(asked: LengthOptions, say: Say = lambda line: None) -> LengthReport:
     say("whole answers, with the cache and without it")
     most = min(asked.lengths[-1], work.plan.max_model_len - 1)
     both = [work.answer(n) for n in asked.answers or answer_lengths(most, rows[0].ttft_s / rows[0].tokens)]
+    during = cpu_time() - began
     answers, same = [row for row, _ in both], all(alike for _, alike in both)
     written = [float(a.tokens) for a in answers]
     lengths = [float(r.tokens) for r in rows]
@@ -258,7 +267,8 @@ def run(asked: LengthOptions, say: Say = lambda line: None) -> LengthReport:
         answer_growth_predicted=_growth(written, [a.predicted_uncached_s for a in answers]),
         prompt_model=PromptModel.to([r.work for r in rows], [r.ttft_s for r in rows]),
         slope=work.slope(rows), kv_bytes_per_token=kv_bytes,
-        held=work.held, block_size=work.plan.block_size, identical=same and work.identical(), machine=work.machine,
+        held=work.held, block_size=work.plan.block_size, identical=same and work.identical(),
+        taken=during.steal + during.others, machine=work.machine,
     )  # fmt: skip
 
 
@@ -298,5 +308,6 @@ def render(report: LengthReport) -> str:
         f"  a whole answer without it: like n^{r.answer_growth_measured:.2f}, roofline n^{r.answer_growth_predicted:.2f} (n^3 where"
         " attention outweighs the rest)",
         f"  same tokens and same logits both ways: {'yes, bit for bit' if r.identical else 'NO'}",
+        *([f"  {r.disturbed}"] if r.disturbed else []),
     ]
     return "\n".join(lines)
