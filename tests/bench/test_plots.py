@@ -145,3 +145,17 @@ def test_every_class_that_is_drawn_has_a_style() -> None:
     drawn += waterfall_plot("W", "u", [("a", 0, 1), ("b", 1, 0)]) + gantt_plot("G", [Bar("a", 0, 1, 2, 3)])
     used = {c for classes in re.findall(r'class="([^"]*)"', drawn) for c in classes.split()}
     assert used - {"wide", "d0"} <= set(re.findall(r"\.([a-z]\w*)", STYLE))
+
+
+def test_words_at_neighbouring_points_do_not_cover_one_another() -> None:
+    notes = [Note(5, 20, "openvino: knee at 4"), Note(6, 19, "ridgeline: knee at 8"), Note(5.5, 21, "vllm: knee at 2")]
+    drawn = line_plot("T", X, Y, [Series("a", [(0, 0), (10, 100)])], notes=notes)
+    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="(strong[^"]*)">([^<]+)<', drawn)
+    assert len(found) == 3
+    boxes = []
+    for x, y, kind, words in found:
+        wide = 6.6 * len(words)
+        left = float(x) - wide if "end" in kind else float(x)
+        boxes.append((left, float(y), left + wide))
+    for i, a in enumerate(boxes):
+        assert all(abs(a[1] - b[1]) >= 12 or a[2] <= b[0] or b[2] <= a[0] for b in boxes[:i])

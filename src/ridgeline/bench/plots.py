@@ -26,6 +26,7 @@ from ridgeline.bench.svg import (
 )
 
 Point = tuple[float, float]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 Kind = Literal["line", "points", "both", "step"]
 MOST = 600  # points of a path; longer series are thinned evenly
 
@@ -121,7 +122,8 @@ def line_plot(
         if not s.quiet:
             keys.append(key(i if s.mark is None else s.mark, s.name, s.kind, colour(i if s.colour is None else s.colour), _dash(s, i)))
     parts += [p for i, r in enumerate(rules) for p in _rule(f, r, i)]
-    parts += [p for n in notes for p in _note(f, n)]
+    taken: list[Box] = []
+    parts += [p for n in notes for p in _note(f, n, taken)]
     said = "; ".join(f"{s.name}: {len(found)} points" for _, s, found in shown)
     return figure(title, note, size, parts, keys if len(keys) > 1 or series[0].kind != "line" else keys[:1], said)
 
@@ -161,12 +163,28 @@ def _rule(f: Frame, r: Rule, index: int) -> list[str]:
     return [path([(at, f.y.start), (at, f.y.end)], f"rule {kind}"), words]
 
 
-def _note(f: Frame, n: Note) -> list[str]:
+def _note(f: Frame, n: Note, taken: list[Box]) -> list[str]:
+    """Ring and words, beside the words before it (`taken`, which grows), not upon them."""
     x, y = f.x(n.x), f.y(n.y)
-    left = x > (f.x.start + f.x.end) / 2
     ring = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" class="error"/>'
-    low = y + 22 if y - 12 < f.y.end + 8 else y - 12
+    near_end, near_top = x > (f.x.start + f.x.end) / 2, y - 12 < f.y.end + 8
+    heights = [y + 22, y + 38, y - 12, y - 28] if near_top else [y - 12, y + 22, y - 28, y - 44]
+    places = [(left, at) for left in (near_end, not near_end) for at in heights]
+    boxes = [_words_box(x, at, n.words, left) for left, at in places]
+    fits = [f.x.start <= box[0] and box[2] <= f.width and f.y.end - 12 <= box[1] and box[3] <= f.y.start for box in boxes]
+    free = next((i for i, box in enumerate(boxes) if fits[i] and not any(_overlap(box, other) for other in taken)), 0)
+    left, low = places[free]
+    taken.append(boxes[free])
     return [ring, text(x - 8 if left else x + 8, low, n.words, f"strong halo {'end' if left else ''}".strip())]
+
+
+def _words_box(x: float, y: float, words: str, left: bool) -> Box:
+    wide = (EM + 0.8) * len(words)
+    return (x - 8 - wide, y - 11, x - 8, y + 3) if left else (x + 8, y - 11, x + 8 + wide, y + 3)
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def cdf_plot(

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-Results = Annotated[list[Path], typer.Argument(metavar="RESULT.json", help="What bench commands or simulate wrote with --json; files of `bench predict` and `bench peers --results`.")]
+_RESULTS = "What bench commands or simulate wrote with --json; files of `bench predict` and `bench peers --results`."
+Results = Annotated[list[Path], typer.Argument(metavar="RESULT.json", help=_RESULTS)]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="The page: one file that holds everything.")]
 Markdown = Annotated[Path | None, typer.Option("--md", metavar="FILE", help="The same as Markdown, without the figures.")]
 Merged = Annotated[Path | None, typer.Option("--json-out", metavar="FILE", help="All results in one JSON file.")]
