@@ -38,7 +38,8 @@ def document(r: LengthReport, version: str) -> ReportDocument:
     )
     title = f"{r.model}: what a longer context costs"
     windows = (line.strip() for line in window_lines(r.held, [row.tokens for row in r.rows], r.block_size))
-    return ReportDocument("bench lengths", title, setup, plots=_plots(r), predictions=predictions, notes=(*notes, *windows, *([r.disturbed] if r.disturbed else [])))
+    said = (*notes, *windows, *([r.disturbed] if r.disturbed else []))
+    return ReportDocument("bench lengths", title, setup, plots=_plots(r), predictions=predictions, notes=said)
 
 
 def _plots(r: LengthReport) -> tuple[Plot, ...]:
