@@ -94,6 +94,12 @@ def test_other_loads_and_disturbed_cells_are_no_comparison() -> None:
     assert "3 of 32 requests of llama.cpp failed" in said([a, failing])[0]
 
 
+def test_other_weights_are_told_and_compared() -> None:
+    a, b = sweep("ridgeline", (10.0, 20.0)), sweep("vllm", (5.0, 6.0))
+    b = replace(b, setup=replace(b.setup, settings={"requests": 32, "scale": 1.0, "model": "folder"}))
+    assert said([a, b])[0].endswith("One run each. Other weights: /m/a.gguf against folder.")
+
+
 def test_one_engine_alone_is_compared_with_nobody() -> None:
     assert said([sweep("ridgeline", (10.0, 20.0))]) == []
 

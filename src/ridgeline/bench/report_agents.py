@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline.bench.plots_bars import Group, bar_plot
 from ridgeline.bench.report_blocks import Block, Figure, Grid, Heading, Words
-from ridgeline.bench.report_cells import cells_grid, first_of, loud, ms, percent, side_by_side, told_apart, unlike
+from ridgeline.bench.report_cells import cells_grid, first_of, loud, ms, percent, side_by_side, told_apart, unlike, weights
 from ridgeline.bench.report_schema import Cell, Curve, LoadPoint, Percentiles, ReportDocument, TurnPoint
 from ridgeline.bench.svg import Axis, short
 
@@ -48,7 +48,7 @@ def agent_findings(documents: Sequence[ReportDocument]) -> Iterator[Words]:
             said += f"; {a.hit_rate:.0%} against {b.hit_rate:.0%} of prompt tokens from the cache"
         different = unlike(first, d) + ([] if a.requests == b.requests else [f"{a.requests} against {b.requests} requests"])
         end = f". Not the same load: {', '.join(different)}" if different else ". One run each"
-        words = f"{_branches(a)}: {said}{_failed(c, b)}{_failed(own, a)}{end}.{loud((own.engine, a), (c.engine, b))}"
+        words = f"{_branches(a)}: {said}{_failed(c, b)}{_failed(own, a)}{end}.{loud((own.engine, a), (c.engine, b))}{weights(first, d)}"
         yield Words(words, "loss" if ours > theirs else "")
     if len(found) == 1 and (took := seconds(own.points[-1])) is not None:
         p = own.points[-1]

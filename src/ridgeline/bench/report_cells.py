@@ -11,7 +11,7 @@ from ridgeline.bench.report_schema import Cell, Curve, LoadPoint, Percentiles, R
 from ridgeline.bench.svg import short
 
 OURS = "ridgeline"
-SAME = ("requests", "scale", "input_len", "output_len", "ignore_eos", "model")  # settings without which two sweeps are no comparison
+SAME = ("requests", "scale", "input_len", "output_len", "ignore_eos")  # settings without which two sweeps are no comparison
 
 
 def reported(label: str) -> bool:
@@ -38,7 +38,13 @@ def unlike(a: ReportDocument, b: ReportDocument) -> list[str]:
     pairs = [(k, a.setup.settings.get(k), b.setup.settings.get(k)) for k in SAME]
     pairs.append(("host", a.setup.machine.get("host"), b.setup.machine.get("host")))
     pairs.append(("seed", a.setup.seeds.get("workload"), b.setup.seeds.get("workload")))
-    return [f"{k} {x} against {y}" for k, x, y in pairs if x != y and not (k == "model" and (x is None or y is None))]
+    return [f"{k} {x} against {y}" for k, x, y in pairs if x != y]
+
+
+def weights(a: ReportDocument, b: ReportDocument) -> str:
+    """A sentence where two engines read other files: they still compare, as a choice between them does."""
+    x, y = a.setup.settings.get("model"), b.setup.settings.get("model")
+    return f" Other weights: {x} against {y}." if x and y and x != y else ""
 
 
 def ms(value: float) -> str:

@@ -6,11 +6,12 @@ Which numbers compare is decided here: same settings, same machine, same load. W
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ridgeline.bench.plots import Note, Rule, Series, cdf_plot, line_plot
 from ridgeline.bench.report_agents import WORKLOAD as AGENTS
 from ridgeline.bench.report_blocks import Block, Figure, Folded, Heading, Words
-from ridgeline.bench.report_cells import cells_grid, first_of, loud, ms, side_by_side, told_apart, unlike
+from ridgeline.bench.report_cells import cells_grid, first_of, loud, ms, side_by_side, told_apart, unlike, weights
 from ridgeline.bench.report_predicted import FIGURE, load_words
 from ridgeline.bench.report_schema import Curve, Distribution, LoadPoint, ReportDocument
 from ridgeline.bench.svg import Axis, short
@@ -56,7 +57,7 @@ def engine_findings(documents: Sequence[ReportDocument]) -> Iterator[Words]:
             for at in dict.fromkeys(both[-1:] + both[:1]):
                 found = _at(workload, load, own, c, at)
                 if found is not None:
-                    yield found
+                    yield replace(found, words=found.words + weights(first, d))
             best = _best(workload, own, c)
             if best is not None:
                 yield best
