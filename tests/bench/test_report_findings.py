@@ -40,7 +40,7 @@ def sweep(engine: str, tok_s: tuple[float, ...], ttft: float = 100.0, knee: floa
         LoadPoint(2.0**i, 32, 0, v, ttft_ms=Percentiles(ttft * (i + 1), p95=1.0), tpot_ms=Percentiles(10.0), **more)
         for i, v in enumerate(tok_s)
     )
-    setup = Setup({"host": "h"}, settings={"requests": 32, "scale": 1.0, "model": "/m/a.gguf"})
+    setup = Setup({"host": "h"}, settings={"requests": 32, "scale": 1.0, "model": engine, "file": "/m/a.gguf"})
     values = tuple(Distribution("TTFT", f"{engine}, concurrency {p.load:g}", (1.0, 2.0, p.load)) for p in points)
     return ReportDocument("bench serve", f"{engine}: chat", setup, (Curve(engine, "chat", points, knee=knee),), values)
 
@@ -96,7 +96,7 @@ def test_other_loads_and_disturbed_cells_are_no_comparison() -> None:
 
 def test_other_weights_are_told_and_compared() -> None:
     a, b = sweep("ridgeline", (10.0, 20.0)), sweep("vllm", (5.0, 6.0))
-    b = replace(b, setup=replace(b.setup, settings={"requests": 32, "scale": 1.0, "model": "folder"}))
+    b = replace(b, setup=replace(b.setup, settings={"requests": 32, "scale": 1.0, "file": "folder"}))
     assert said([a, b])[0].endswith("One run each. Other weights: /m/a.gguf against folder.")
 
 

@@ -43,7 +43,7 @@ def unlike(a: ReportDocument, b: ReportDocument) -> list[str]:
 
 def weights(a: ReportDocument, b: ReportDocument) -> str:
     """A sentence where two engines read other files: they still compare, as a choice between them does."""
-    x, y = a.setup.settings.get("model"), b.setup.settings.get("model")
+    x, y = a.setup.settings.get("file"), b.setup.settings.get("file")
     return f" Other weights: {x} against {y}." if x and y and x != y else ""
 
 

@@ -114,7 +114,7 @@ def setup(result: ServeResult, ours: str = "") -> Setup:
         "workload": asked.workload, "requests": asked.count, "scale": asked.scale, "ignore_eos": asked.ignore_eos, "model": server.model,
         "url": server.target.url, "salt": result.salt,
     }  # fmt: skip
-    fixed = {"input_len": asked.input_len, "output_len": asked.output_len}
+    fixed = {"input_len": asked.input_len, "output_len": asked.output_len, "file": server.file}
     settings |= {name: value for name, value in fixed.items() if value is not None}
     commands = (result.command, *([server.command] if server.command else []))
     return Setup(machine(), versions, {"workload": asked.seed}, settings, commands, date=now())

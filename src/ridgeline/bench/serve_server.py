@@ -28,7 +28,7 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 @dataclass(frozen=True, slots=True)
 class Server:
     """name: the engine's, or "server" at a URL; model: what requests call it; pid: root of its processes where they can be seen;
-    limit: tokens that a sequence may have, where it says so."""
+    limit: tokens that a sequence may have, where it says so; file: what it was given to read, where we started it."""
 
     name: str
     target: Target
@@ -39,6 +39,7 @@ class Server:
     ready_s: float | None = None
     log: str | None = None
     limit: int | None = None
+    file: str | None = None
 
     @property
     def versions(self) -> dict[str, str]:
@@ -55,8 +56,9 @@ def serving(source: Source, seqs: int, context: int, say: Say) -> Iterator[Serve
     wanted = engine(source.engine)
     begin = program(wanted, source.engine_path)
     assert source.model is not None
+    file = str(resolve(source.model))
     wish = Wish(
-        source.model, str(resolve(source.model)), free_port(), source.context or context, seqs,
+        source.model, file, free_port(), source.context or context, seqs,
         source.threads or len(os.sched_getaffinity(0)), source.engine_args,
     )  # fmt: skip
     line = command(wanted, begin, wish)
@@ -69,7 +71,7 @@ def serving(source: Source, seqs: int, context: int, say: Say) -> Iterator[Serve
         name = source.served_model or listed.name or wanted.model_name(wish)
         yield Server(
             wanted.name, target, name, process.pid, shlex.join(line), version(wanted, begin), process.ready_s, str(process.log),
-            listed.limit or wish.context,
+            listed.limit or wish.context, file,
         )  # fmt: skip
 
 
