@@ -100,6 +100,24 @@ def test_rows_of_an_ab() -> None:
     assert (row.model, row.measure, row.better, row.ahead) == ("m.gguf", "chat, 16 sessions, 8 at once: TTFT p50, ms", "lower", True)
 
 
+def test_a_peer_that_cannot_serve_the_model_ends_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = ab.Compared(8.0, "TTFT p50", 10.0, 20.0, Ratio(0.5, 0.4, 0.6, 3), "x", False)
+    server = Server("s", Target.of("http://x"), "m", command="cmd")
+
+    def run(asked: ab.AbOptions, say: object) -> ab.AbResult:
+        if asked.b.engine == "vllm":
+            raise UserError("the engine ended with 1 before it served: no GGUF")
+        return ab.AbResult(asked, (server, server), (), (compared,), ("busy",), "")
+
+    monkeypatch.setattr(ab, "run", run)
+    here = {"ridgeline": None, "vllm": "/v/vllm", "openvino": "/o/python"}
+    rows, remarks = peers._servers(PeersOptions(("m.gguf",)), "m.gguf", here, lambda line: None, "chat")
+    assert [r.peer for r in rows] == ["openvino"]
+    assert remarks == [
+        "m.gguf, chat: nothing was measured beside vllm: the engine ended with 1 before it served: no GGUF", "m.gguf, chat: busy",
+    ]  # fmt: skip
+
+
 def test_what_cannot_be() -> None:
     for given in ({"models": ()}, {"models": ("m",), "parts": ("x",)}, {"models": ("m",), "peer_dirs": ("/none",)}):
         with pytest.raises(UserError):

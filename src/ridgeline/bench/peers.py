@@ -189,24 +189,32 @@ def _batch(asked: PeersOptions, model: str, say: Say) -> Measured:
 
 
 def _servers(asked: PeersOptions, model: str, here: Mapping[str, str | None], say: Say, workload: str) -> Measured:
-    """Every peer that is here, in turns with ours."""
+    """Every peer that is here, in turns with ours. One that cannot serve this model (vLLM a GGUF file) ends nothing but its own turn."""
     rows: list[Row] = []
     remarks: list[str] = []
     for name, path in here.items():
         if name == "ridgeline":
             continue
-        count, users = (asked.branches, 0) if workload == "agents" else (asked.requests, asked.concurrency)
-        load = ServeOptions(
-            Source(model=model, threads=asked.threads), workload, concurrency=(users,), requests=count, scale=asked.scale,
-            repeats=asked.repeats,
-        )  # fmt: skip
-        peer = Source(model=model, engine=name, engine_path=path, threads=asked.threads)
-        peer = best_server(load, peer, say) if name == "llama.cpp" else peer
-        result = ab.run(ab.AbOptions(load, load.source, peer, "ridgeline", name, asked.rounds), say)
-        where = f"{workload}, {count} sessions, {users or count} at once"
-        rows += [_row(c, model, workload, where, name, result) for c in result.compared if c.metric in _KEPT]
-        remarks += [f"{Path(model).name}, {workload}: {r}" for r in result.remarks]
+        try:
+            found, told = _beside(asked, model, name, path, say, workload)
+        except UserError as error:
+            found, told = [], [f"nothing was measured beside {name}: {error}"]
+        rows += found
+        remarks += [f"{Path(model).name}, {workload}: {r}" for r in told]
     return rows, remarks
+
+
+def _beside(asked: PeersOptions, model: str, name: str, path: str | None, say: Say, workload: str) -> Measured:
+    count, users = (asked.branches, 0) if workload == "agents" else (asked.requests, asked.concurrency)
+    load = ServeOptions(
+        Source(model=model, threads=asked.threads), workload, concurrency=(users,), requests=count, scale=asked.scale,
+        repeats=asked.repeats,
+    )  # fmt: skip
+    peer = Source(model=model, engine=name, engine_path=path, threads=asked.threads)
+    peer = best_server(load, peer, say) if name == "llama.cpp" else peer
+    result = ab.run(ab.AbOptions(load, load.source, peer, "ridgeline", name, asked.rounds), say)
+    where = f"{workload}, {count} sessions, {users or count} at once"
+    return [_row(c, model, workload, where, name, result) for c in result.compared if c.metric in _KEPT], list(result.remarks)
 
 
 def _row(c: ab.Compared, model: str, part: str, where: str, peer: str, result: ab.AbResult) -> Row:
