@@ -60,8 +60,7 @@ def quality(
       ridgeline bench quality smollm2 --lm-eval lmtask              the same questions through lm-evaluation-harness
     """
     if lm_eval is not None:
-        _write_tasks(model, lm_eval)
-        raise typer.Exit(0)
+        raise _write_tasks(model, lm_eval)
     from ridgeline.bench.quality import Gate, QualityOptions, run
     from ridgeline.bench.quality_record import keep_verdicts
     from ridgeline.bench.quality_rtn import parse
@@ -81,12 +80,13 @@ def quality(
     raise typer.Exit(0 if report.passed else 1)
 
 
-def _write_tasks(model: str, folder: Path) -> None:
+def _write_tasks(model: str, folder: Path) -> typer.Exit:
     from ridgeline.bench.quality_lm_eval import commands, write_tasks
     from ridgeline.bench.quality_tasks import shipped_tasks
 
     names = write_tasks(folder, shipped_tasks())
     typer.echo("\n".join(commands(model, folder, names)))
+    return typer.Exit(0)
 
 
 def register(bench: typer.Typer) -> None:
