@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -25,6 +27,7 @@ from ridgeline.types import Isa, KvDtype
 
 HERE: tuple[Isa, ...] = ISAS[: _native.best_isa() + 1]
 Floats = npt.NDArray[np.float32]
+Attend = Callable[[Floats, Floats, Floats, npt.NDArray[np.bool_], float, float | None], Floats]
 
 
 def step_of(graph: Graph, spans: tuple[Span, ...], blocks: int, size: int) -> Step:
@@ -55,9 +58,10 @@ def test_float_weights(family: str, isa: Isa) -> None:
     assert got.shape == want.shape and np.abs(got - want).max() < 1e-4
 
 
-def attend_in_pairs(q: Floats, k: Floats, v: Floats, visible: npt.NDArray[np.bool_], scale: float, cap: float | None) -> Floats:
+def attend_in_pairs(q: Floats, k: Floats, v: Floats, visible: npt.NDArray[np.bool_], scale: float, cap: float | None,
+                    steps: Floats | None = None) -> Floats:  # fmt: skip
     """The definition where queries and probabilities are bfloat16 too: those of each 256 keys relative to their own largest score.
-    Keys from position 0 on."""
+    Keys from position 0 on. `steps` of values, by key: what a probability is multiplied with before it is rounded."""
     scores = (round_to(q * np.float32(scale), "bf16") @ k.T).astype(np.float64)
     scores = scores if cap is None else np.tanh(scores / cap) * cap
     scores = np.where(visible, scores, -np.inf)
@@ -67,10 +71,16 @@ def attend_in_pairs(q: Floats, k: Floats, v: Floats, visible: npt.NDArray[np.boo
         part = slice(first, first + 256)
         own = np.maximum(scores[:, part].max(axis=1, keepdims=True), -1e30)
         weights = np.exp(scores[:, part] - own)
-        mixed += np.exp(own - top) * (round_to(weights.astype(np.float32), "bf16").astype(np.float64) @ v[part])
+        step = np.ones(len(k[part])) if steps is None else steps[part]
+        mixed += np.exp(own - top) * (round_to((weights * step).astype(np.float32), "bf16").astype(np.float64) @ (v[part] / step[:, None]))
         total += np.exp(own - top) * weights.sum(axis=1, keepdims=True)
     out: Floats = (mixed / total).astype(np.float32)
     return out
+
+
+def attend_in_pairs_of_codes(q: Floats, k: Floats, v: Floats, visible: npt.NDArray[np.bool_], scale: float, cap: float | None) -> Floats:
+    """The same over int8: a key's largest value is 127 steps, and a step goes with the probability."""
+    return attend_in_pairs(q, k, v, visible, scale, cap, np.abs(v).max(axis=1) / np.float32(127) + np.float32(1e-30))
 
 
 @pytest.mark.parametrize("isa", HERE)
@@ -85,13 +95,14 @@ def test_rounded_cache(kv: KvDtype, isa: Isa, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.skipif("avx512_bf16" not in HERE, reason="this CPU has no products of bfloat16 pairs")
+@pytest.mark.parametrize(("kv", "definition"), [("bf16", attend_in_pairs), ("int8", attend_in_pairs_of_codes)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_pairs_of_bfloat16(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_of_bfloat16(family: str, kv: KvDtype, definition: Attend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond one segment, with windows, and with an odd number of keys: nearer to their own definition than to that of floats."""
     spans = (Span(0, 0, 291, 291), Span(1, 0, 13, 5))
-    got, floats = both(family, "F32", "avx512_bf16", "bf16", spans)
-    monkeypatch.setattr(reference_ops, "attend", attend_in_pairs)
-    _, want = both(family, "F32", "avx512_bf16", "bf16", spans)
+    got, floats = both(family, "F32", "avx512_bf16", kv, spans)
+    monkeypatch.setattr(reference_ops, "attend", definition)
+    _, want = both(family, "F32", "avx512_bf16", kv, spans)
     assert np.abs(got - want).max() < 2e-2 and np.abs(got - want).mean() < 2e-4
     assert np.abs(got - floats).mean() < 2e-2 and np.abs(got - want).mean() < 0.5 * np.abs(got - floats).mean()
 

@@ -33,14 +33,14 @@ def test_verdict_carries_both_times() -> None:
 
 
 def test_pairs_of_bfloat16_have_a_roof_of_their_own() -> None:
-    """Attention over a bf16 cache takes half the time where pairs take half; over any other what it takes without them."""
+    """Attention over a bf16 or int8 cache takes half the time where pairs take half; over any other what it takes without them."""
     plain = Machine("x", 1e6, 400.0, 100.0, 1, "avx512", "measured")
     pairs = Machine("x", 1e6, 400.0, 100.0, 1, "avx512_bf16", "measured", bf16_gflops=200.0)
     assert plain.bf16_gflops == 100 and (plain.pairs, pairs.pairs) == (False, True)
     assert times(Cost(bf16_flops=10**9), pairs).math_s == pytest.approx(5e-3) == times(Cost(bf16_flops=10**9), plain).math_s / 2
     graph = shapes.llama(96, 32, 80, 2, 4, 2, 8)
     attend = next(op for op in graph.ops if isinstance(op, Attend))
-    for kv_dtype, ratio in (("bf16", 2), ("bf16/int8", 4 / 3), ("int8", 1), ("f16", 1)):
+    for kv_dtype, ratio in (("bf16", 2), ("int8", 2), ("bf16/int4", 4 / 3), ("int4", 1), ("f16", 1)):
         book = GraphCost(graph, kv_dtype=kv_dtype)
         cost = book.op(attend, book.work([Span(0, 0, 500, 1)]))
         assert times(cost, plain).math_s / times(cost, pairs).math_s == pytest.approx(ratio)

@@ -56,7 +56,7 @@ def techniques(graph: Graph, threads: int, instructions: int, isa: str, kv_dtype
         Technique("fused add and norm", f"{norms} times", "a residual sum is normed where it is made", ablation),
         Technique("FlashAttention", f"{attends} times", "online softmax (max, sum, output) over tiles; no T x S scores", "--isa"),
         Technique("FlashDecoding", several, f"segments {segments} of one sequence on several threads, merged in order", "--threads 1"),
-        Technique("bfloat16 pairs", _pairs(graph, isa, kv_dtype), "attention multiplies a bf16 KV cache by twos", "--isa avx512"),
+        Technique("bfloat16 pairs", _pairs(graph, isa, kv_dtype), "attention multiplies a bf16 or int8 KV cache by twos", "--isa avx512"),
         Technique("cascade", "when shared", "a prefix is walked once, by decodes to its last block", "bench engine --scenario branch"),
         Technique("CUDA graphs", "no: no GPU", f"a step is one native call of {instructions} instructions anyway", "-"),
     ]  # fmt: skip

@@ -36,5 +36,5 @@ def run(model: str | None, threads: int | None, seconds: float, *, as_json: bool
     print("\n" + table(read, ["threads reading, GB/s", *(f"of {mb} MB" for mb in next(iter(found.read_gb_s.values()), {}))]))
     engine = f"a step of the engine {found.step_s * 1e6:.0f} us and {found.sequence_s * 1e6:.0f} us a sequence"
     draw = f"a draw {found.sample_row_s * 1e6:.1f} us and {found.sample_value_s * 1e9:.2f} ns an id"
-    other = "" if found.float_chunk is None else f" ({2e-9 / found.float_chunk.pair_s:.1f} over a cache that is not bf16)"
+    other = "" if found.float_chunk is None else f" ({2e-9 / found.float_chunk.pair_s:.1f} over a cache that is neither bf16 nor int8)"
     print(f"\nan op {found.op_s * 1e6:.1f} us, {engine}\na chunk's attention {2e-9 / found.chunk.pair_s:.1f} GFLOP/s{other}, {draw}")

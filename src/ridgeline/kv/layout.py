@@ -38,6 +38,9 @@ KV_FORMATS: dict[str, KvFormat] = {
 }
 
 
+_PAIRED = ("bf16", "int8")
+
+
 def kv_format(dtype: str | KvFormat) -> KvFormat:
     """The format of a KV dtype. Raises `UserError` naming what exists. A format that only a planner knows is passed as itself."""
     if isinstance(dtype, KvFormat):
@@ -60,10 +63,11 @@ def join_kv_dtype(keys: str, values: str) -> str:
 
 
 def bf16_pairs(cache: Paged, dtype: str | KvFormat) -> tuple[bool, bool]:
-    """Whether keys and values are multiplied in pairs of bfloat16 by a CPU that can: keys two dimensions at a time, so not an odd number of
-    them; values two tokens at a time, so not those that lie in the keys' rows (`v_aliases_k`)."""
+    """Whether keys and values are multiplied in pairs of bfloat16 by a CPU that can: those in bf16, and codes of int8, which bfloat16 holds
+    exactly. Keys two dimensions at a time, so not an odd number of them; values two tokens at a time, so not those that lie in the keys'
+    rows (`v_aliases_k`)."""
     keys, values = split_kv_dtype(dtype if isinstance(dtype, str) else dtype.name)
-    return keys == "bf16" and cache.k_dim % 2 == 0, values == "bf16" and not cache.v_aliases_k
+    return keys in _PAIRED and cache.k_dim % 2 == 0, values in _PAIRED and not cache.v_aliases_k
 
 
 def token_bytes(cache: Paged, dtype: str | KvFormat) -> int:

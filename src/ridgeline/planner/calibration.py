@@ -59,7 +59,8 @@ class Calibration:
     of which the caches kept kept_bytes from one step to the next.
     value_s: ops beside products and attention, per value; op_s: any of them, whatever its size. sample_row_s, sample_value_s: a draw, and
     per id of the vocabulary. step_s, sequence_s: the engine around a step. read_gb_s: by threads, working set in MB -> 1e9 bytes/s.
-    decode, chunk: over a bfloat16 cache; float_*: over one that is multiplied as float32, where the CPU multiplies bfloat16 in pairs.
+    decode, chunk: over a bfloat16 cache (int8 counts as one); float_*: over one that is multiplied as float32, where the CPU multiplies
+    bfloat16 in pairs.
     """
 
     host: str

@@ -40,8 +40,8 @@ from ridgeline.kv.layout import bf16_pairs, first_needed, token_bytes
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """int8_flops: linear layers with weights under 2 bytes a value (integer dot products); bf16_flops: attention over a bfloat16 cache, as
-    far as a CPU may multiply it in pairs; f32_flops: all other arithmetic.
+    """int8_flops: linear layers with weights under 2 bytes a value (integer dot products); bf16_flops: attention over a bfloat16 or int8
+    cache, as far as a CPU may multiply it in pairs; f32_flops: all other arithmetic.
     Bytes count every tensor once per op: activations are read and written by each op, though a cache may keep them."""
 
     int8_flops: int = 0

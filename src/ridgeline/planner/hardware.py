@@ -29,7 +29,7 @@ class Machine:
     """Ceilings with `threads` threads. read_gb_s: 1e9 bytes/s from memory; int8_gops, f32_gflops: 1e9 operations/s (a multiply-add is two).
 
     isa: whose kernels the peaks belong to. provenance: how all these numbers were got; date: when (ISO), empty for assumed.
-    bf16_gflops: of attention over a bfloat16 cache; where none is given, as without pairs of bfloat16, that of float32.
+    bf16_gflops: of attention over a bfloat16 or int8 cache; where none is given, as without pairs of bfloat16, that of float32.
     """
 
     name: str

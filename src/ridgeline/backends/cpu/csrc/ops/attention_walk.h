@@ -48,27 +48,32 @@ struct LoadInt4 : Floats {
 };
 
 // Where the CPU multiplies two bfloat16 numbers a lane at once: keys two dimensions at a time, values two keys at a time. The other
-// factor is rounded to bfloat16 too. A pair lies where else one float does, low half first.
-template <typename V>
+// factor is rounded to bfloat16 too. A pair lies where else one float does, low half first. Codes of int8 are such numbers, exactly.
+template <typename V, typename Number = uint16_t>
 struct Bf16Pairs {
-  using Kind = Bf16Pairs;
-  using T = uint16_t;
+  using Kind = Bf16Pairs<V>;
+  using T = Number;
   static constexpr int kStep = 2;
   static Reg mul_add(Reg a, Reg b, Reg c) { return V::dot_pairs(a, b, c); }
   static Reg load(const T* low, const T* high) { return V::pairs(low, high); }
   static Reg keep(Reg pairs, bool low, bool high) { return V::keep_bits(pairs, (low ? 0xffffu : 0u) | (high ? 0xffff0000u : 0u)); }
-  static uint32_t one(T low, T high) { return low | static_cast<uint32_t>(high) << 16; }
+  static uint32_t one(T low, T high) { return bits(low) | bits(high) << 16; }
+
+ private:
+  static uint32_t bits(uint16_t x) { return x; }
+  static uint32_t bits(int8_t x) { return float_to_bf16(static_cast<float>(x)); }
 };
 
 // Which of a pool's numbers are read in pairs: a matter of the pool alone, so that a row's sums never depend on its company.
-inline bool paired_keys(const KvPool& pool) { return Vec::kPairs && pool.k_dtype == KvDtype::kBF16 && pool.k_dim % 2 == 0; }
-inline bool paired_values(const KvPool& pool) { return Vec::kPairs && pool.v_dtype == KvDtype::kBF16 && !pool.v_aliases_k; }
+inline bool multiplied_in_pairs(KvDtype dtype) { return Vec::kPairs && (dtype == KvDtype::kBF16 || dtype == KvDtype::kInt8); }
+inline bool paired_keys(const KvPool& pool) { return multiplied_in_pairs(pool.k_dtype) && pool.k_dim % 2 == 0; }
+inline bool paired_values(const KvPool& pool) { return multiplied_in_pairs(pool.v_dtype) && !pool.v_aliases_k; }
 
 // f(loader) for a dtype found at run time.
 template <typename V = Vec, typename F>
 inline void with_loader(KvDtype dtype, bool paired, const F& f) {
   if constexpr (V::kPairs) {
-    if (paired) return f(Bf16Pairs<V>{});
+    if (paired) return dtype == KvDtype::kInt8 ? f(Bf16Pairs<V, int8_t>{}) : f(Bf16Pairs<V>{});
   }
   switch (dtype) {
     case KvDtype::kF32:
@@ -284,18 +289,23 @@ void softmax_row(float* scores, Range keys, const RowScales& scales, float cap, 
   Reg total = Vec::zero();
   for (int64_t i = begin; i < end; i += kLanes) {
     const Reg p = exp_lanes(Vec::sub(Vec::load(scores + i), constant(top)));
+    Reg weight = p;
+    if (scales.probabilities != nullptr) {
+      weight = Vec::mul(p, Vec::load(scales.probabilities + i));
+      // A pair's other key is multiplied too, with zero, and beyond the range a scale may be anything.
+      if (i < keys.from || i + kLanes > keys.to) {
+        weight = Vec::select(Vec::lanes(keys.from - i, keys.to - i), weight, Vec::zero());
+      }
+    }
     if (scales.paired) {
-      Vec::store_bf16(reinterpret_cast<uint16_t*>(scores) + i, p);  // before what is still to be read
+      Vec::store_bf16(reinterpret_cast<uint16_t*>(scores) + i, weight);  // before what is still to be read
     } else {
-      Vec::store(scores + i, p);
+      Vec::store(scores + i, weight);
     }
     total = Vec::add(total, p);
   }
   *largest = top;
   *sum = Vec::sum(total);
-  if (scales.probabilities == nullptr) return;
-  for (int64_t i = begin; i < end; i += kLanes)
-    Vec::store(scores + i, Vec::mul(Vec::load(scores + i), Vec::load(scales.probabilities + i)));
 }
 
 // Rows [r0, r1), which all see `keys`.

@@ -57,6 +57,11 @@ struct Vec {
                                             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(high)), 1);
     return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, both));
   }
+  // The same of codes: whole numbers of eight bits are bfloat16 numbers, exactly.
+  static Reg pairs(const int8_t* low, const int8_t* high) {
+    const __m512i upper = _mm512_castps_si512(load_i8(high)), lower = _mm512_srli_epi32(_mm512_castps_si512(load_i8(low)), 16);
+    return _mm512_castsi512_ps(_mm512_or_si512(upper, lower));
+  }
   static Reg keep_bits(Reg a, uint32_t bits) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(static_cast<int>(bits))));
   }
