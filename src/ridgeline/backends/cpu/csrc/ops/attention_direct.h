@@ -12,7 +12,7 @@ constexpr int64_t kMostChunks = kKeySegment / kLanes;
 constexpr int64_t kAhead = 64 / kLanes;  // chunks between asking and reading: 8 KiB of 64-dim bfloat16
 // Into the second-level cache: the first one has too few misses in flight at a time to read memory at its speed.
 constexpr int kHint = 2;
-constexpr int64_t kSpan = 64;            // keys whose values are read for one register block of rows after the other
+constexpr int64_t kSpan = 64;  // keys whose values are read for one register block of rows after the other
 
 // Chunks of keys, then of values, then the first ones of the next walk, in the order in which they are read.
 struct Chunks {
