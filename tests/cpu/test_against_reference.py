@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.cpu.pairs import attend_in_pairs, definition
 from tests.cpu.rowwise import matrix
 from tests.models.encode import random_matrix
 from tests.models.tiny import FAMILIES, VOCAB, tiny
@@ -16,7 +15,6 @@ from ridgeline.backends import cpu, reference
 from ridgeline.backends.base import LoadPlan
 from ridgeline.backends.cpu import _native
 from ridgeline.backends.cpu.program import ISAS
-from ridgeline.backends.reference.pool import round_to
 from ridgeline.encodings import ENCODINGS
 from ridgeline.graph.caches import cache_groups
 from ridgeline.graph.graph import Graph
@@ -27,7 +25,6 @@ from ridgeline.types import Isa, KvDtype
 
 HERE: tuple[Isa, ...] = ISAS[: _native.best_isa() + 1]
 Floats = npt.NDArray[np.float32]
-Attend = Callable[[Floats, Floats, Floats, npt.NDArray[np.bool_], float, float | None], Floats]
 
 
 def step_of(graph: Graph, spans: tuple[Span, ...], blocks: int, size: int) -> Step:
@@ -58,50 +55,24 @@ def test_float_weights(family: str, isa: Isa) -> None:
     assert got.shape == want.shape and np.abs(got - want).max() < 1e-4
 
 
-def attend_in_pairs(q: Floats, k: Floats, v: Floats, visible: npt.NDArray[np.bool_], scale: float, cap: float | None,
-                    steps: Floats | None = None) -> Floats:  # fmt: skip
-    """The definition where queries and probabilities are bfloat16 too: those of each 256 keys relative to their own largest score.
-    Keys from position 0 on. `steps` of values, by key: what a probability is multiplied with before it is rounded."""
-    scores = (round_to(q * np.float32(scale), "bf16") @ k.T).astype(np.float64)
-    scores = scores if cap is None else np.tanh(scores / cap) * cap
-    scores = np.where(visible, scores, -np.inf)
-    top = scores.max(axis=1, keepdims=True)
-    mixed, total = np.zeros((len(q), v.shape[1])), np.zeros((len(q), 1))
-    for first in range(0, len(k), 256):
-        part = slice(first, first + 256)
-        own = np.maximum(scores[:, part].max(axis=1, keepdims=True), -1e30)
-        weights = np.exp(scores[:, part] - own)
-        step = np.ones(len(k[part])) if steps is None else steps[part]
-        mixed += np.exp(own - top) * (round_to((weights * step).astype(np.float32), "bf16").astype(np.float64) @ (v[part] / step[:, None]))
-        total += np.exp(own - top) * weights.sum(axis=1, keepdims=True)
-    out: Floats = (mixed / total).astype(np.float32)
-    return out
-
-
-def attend_in_pairs_of_codes(q: Floats, k: Floats, v: Floats, visible: npt.NDArray[np.bool_], scale: float, cap: float | None) -> Floats:
-    """The same over int8: a key's largest value is 127 steps, and a step goes with the probability."""
-    return attend_in_pairs(q, k, v, visible, scale, cap, np.abs(v).max(axis=1) / np.float32(127) + np.float32(1e-30))
-
-
 @pytest.mark.parametrize("isa", HERE)
 @pytest.mark.parametrize("kv", ["bf16", "f16"])
 def test_rounded_cache(kv: KvDtype, isa: Isa, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding ties that fall the other way move a key by one unit of the dtype: 2^-8 of bf16, 2^-11 of f16."""
-    if isa == "avx512_bf16" and kv == "bf16":
-        monkeypatch.setattr(reference_ops, "attend", attend_in_pairs)
+    monkeypatch.setattr(reference_ops, "attend", definition(isa, kv, reference_ops.attend))
     got, want = both("gemma2", "F32", isa, kv, (Span(0, 0, 90, 90),))
     assert np.abs(got - want).max() < {"bf16": 2e-2, "f16": 3e-3}[kv]
     assert np.abs(got - want).mean() < 1e-4
 
 
 @pytest.mark.skipif("avx512_bf16" not in HERE, reason="this CPU has no products of bfloat16 pairs")
-@pytest.mark.parametrize(("kv", "definition"), [("bf16", attend_in_pairs), ("int8", attend_in_pairs_of_codes)])
+@pytest.mark.parametrize("kv", ["bf16", "int8"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_pairs_of_bfloat16(family: str, kv: KvDtype, definition: Attend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_of_bfloat16(family: str, kv: KvDtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond one segment, with windows, and with an odd number of keys: nearer to their own definition than to that of floats."""
     spans = (Span(0, 0, 291, 291), Span(1, 0, 13, 5))
     got, floats = both(family, "F32", "avx512_bf16", kv, spans)
-    monkeypatch.setattr(reference_ops, "attend", definition)
+    monkeypatch.setattr(reference_ops, "attend", attend_in_pairs(kv))
     _, want = both(family, "F32", "avx512_bf16", kv, spans)
     assert np.abs(got - want).max() < 2e-2 and np.abs(got - want).mean() < 2e-4
     assert np.abs(got - floats).mean() < 2e-2 and np.abs(got - want).mean() < 0.5 * np.abs(got - floats).mean()

@@ -16,8 +16,8 @@ GRAPH = shapes.llama(96, 32, 80, 2, 4, 2, 8)
 @pytest.mark.parametrize(
     "isa, kv_dtype, said",
     [
-        ("avx512_bf16", "bf16", "2 times"), ("avx512_bf16", "bf16/int8", "2 times, keys only"),
-        ("avx512_bf16", "int8/bf16", "2 times, values only"),
+        ("avx512_bf16", "bf16", "2 times"), ("avx512_bf16", "int8", "2 times"),
+        ("avx512_bf16", "int8/int4", "2 times, keys only"), ("avx512_bf16", "f16/int8", "2 times, values only"),
         ("avx512_bf16", "f16", "no: the KV cache is f16"), ("avx512", "bf16", "no: isa avx512"), ("portable", "bf16", "no: isa portable"),
     ],
 )  # fmt: skip

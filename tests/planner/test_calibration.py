@@ -118,17 +118,17 @@ def test_a_cache_that_is_multiplied_as_float32_costs_what_was_measured_of_one() 
         for found, ratio in ((apart, slower), (alike, 1.0)):
             took = {
                 kv: CalibratedSeconds(FACTS.graph, dict.fromkeys(manifest(FACTS.graph), "Q4_0"), found, kv)(spans)
-                for kv in ("bf16", "f16", "int8", "bf16/int8", "int8/bf16")
+                for kv in ("bf16", "f16", "int8", "int4", "bf16/int4", "f16/int8")
             }
-            assert took["f16"] == took["int8"] == pytest.approx(ratio * took["bf16"]) and took["bf16"] > 1
-            assert took["bf16/int8"] == took["int8/bf16"] == pytest.approx((1 + ratio) / 2 * took["bf16"])
+            assert took["f16"] == took["int4"] == pytest.approx(ratio * took["bf16"]) and took["bf16"] == took["int8"] > 1
+            assert took["bf16/int4"] == took["f16/int8"] == pytest.approx((1 + ratio) / 2 * took["bf16"])
 
 
 def test_a_plan_of_a_calibrated_host_knows_its_cache() -> None:
     host = host_device(Machine("m", 20.0, 300.0, 100.0, 2, "avx512_bf16", "measured", "2026-11-30", 200.0), 8e9)
     found = replace(NOTHING, chunk=replace(NO_CHUNK, pair_s=1e-9), float_decode=NO_DECODE, float_chunk=replace(NO_CHUNK, pair_s=2e-9))
     setup = Setup(FACTS, host, weight_format("q4_0"), kv_format_named("bf16"), Layout(), calibration=found)
-    assert setup.change(kv=kv_format_named("int8")).deployment().ttft(50) == pytest.approx(2 * setup.deployment().ttft(50))
+    assert setup.change(kv=kv_format_named("int4")).deployment().ttft(50) == pytest.approx(2 * setup.deployment().ttft(50))
 
 
 def test_formats_that_products_read() -> None:

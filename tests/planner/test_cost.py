@@ -180,8 +180,8 @@ def test_formats_decide_the_arithmetic() -> None:
         assert total.flops == total.int8_flops + total.f32_flops + total.bf16_flops
 
 
-@pytest.mark.parametrize("kv_dtype, keys, values", [("bf16", 1, 1), ("bf16/int8", 1, 0), ("int8/bf16", 0, 1), ("f16", 0, 0)])
-def test_a_bfloat16_cache_is_multiplied_in_pairs(kv_dtype: str, keys: int, values: int) -> None:
+@pytest.mark.parametrize("kv_dtype, keys, values", [("bf16", 1, 1), ("int8", 1, 1), ("int8/int4", 1, 0), ("f16/int8", 0, 1), ("f16", 0, 0)])
+def test_a_bfloat16_or_int8_cache_is_multiplied_in_pairs(kv_dtype: str, keys: int, values: int) -> None:
     """Keys and values each by their dtype; what they take in all is the same for every dtype."""
     book, step = GraphCost(tiny(), kv_dtype=kv_dtype), [Span(0, 6, 1, 1), Span(1, 0, 4, 0)]
     visible = 7 + 4 * 5 // 2
