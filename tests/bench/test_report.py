@@ -79,7 +79,7 @@ def test_gains_are_ratios_of_neighbours_and_multiply_to_the_whole() -> None:
     found = gains(ladder())
     assert [g for _, g in found] == [None, *(pytest.approx(x) for x in (52 / 18, 210 / 52, 300 / 210, 290 / 300))]
     words = [b.words for b in ladder_part([whole_document()]) if isinstance(b, Words)]
-    assert any("the last rung over the first is 16.11, as it must be" in w for w in words)
+    assert any("= 16.11; with one round that is the last rung over the first by construction" in w for w in words)
     assert any("one request at a time is 2.89x as fast (kernels and overhead), many at once make 4.04x" in w for w in words)
     assert any(w == "+ KV int8 lost throughput: 0.97x of the rung before." for w in words)
 
@@ -105,6 +105,19 @@ def test_documents_of_other_machines_are_told_apart() -> None:
     assert "TTFT: cumulative distribution, simulated" in page and "TTFT: cumulative distribution<" in page
     twice = report([whole_document(), replace(whole_document(), title="again")]).html
     assert "again: ridgeline, 8" in twice
+
+
+@pytest.mark.parametrize(
+    ("rounds", "verdict"), [((15.9, 16.4), "15.90, 16.40, which agrees"), ((9.0, 10.0), "9.00, 10.00, which does NOT")]
+)
+def test_the_product_of_the_medians_is_held_against_every_round(rounds: tuple[float, ...], verdict: str) -> None:
+    document = replace(whole_document(), ladders=(replace(ladder(), rounds=rounds),))
+    assert any(verdict in b.words for b in ladder_part([document]) if isinstance(b, Words))
+
+
+def test_a_rung_that_ran_one_at_a_time_has_no_batching_gain() -> None:
+    alone = replace(ladder(), rungs=ladder().rungs[:2])
+    assert not any("(batching)" in b.words for b in ladder_part([replace(whole_document(), ladders=(alone,))]) if isinstance(b, Words))
 
 
 def test_an_empty_ladder_and_an_empty_document_have_a_report() -> None:

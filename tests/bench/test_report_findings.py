@@ -100,6 +100,22 @@ def test_other_weights_are_told_and_compared() -> None:
     assert said([a, b])[0].endswith("One run each. Other weights: /m/a.gguf against folder.")
 
 
+def test_of_two_runs_of_this_engine_the_one_on_the_same_file_is_compared() -> None:
+    """Else a 4-bit file of ours would hide what is lost with equal weights."""
+
+    def on(file: str, d: ReportDocument) -> ReportDocument:
+        return replace(d, setup=replace(d.setup, settings={**d.setup.settings, "file": file}))
+
+    small, equal = on("q4.gguf", sweep("ridgeline", (50.0, 60.0))), on("folder", sweep("ridgeline", (10.0, 20.0), 300.0))
+    peer, other = on("folder", sweep("vllm", (5.0, 6.0), 100.0)), on("q4.gguf", sweep("llama.cpp", (5.0, 6.0)))
+    found = said([small, equal, peer, other])
+    assert any("2 at once: ridgeline (folder) 20 output tok/s, vllm 6: 3.33x" in w and "vllm is better in TTFT p50" in w for w in found)
+    assert any("2 at once: ridgeline (q4.gguf) 60 output tok/s, llama.cpp 6: 10.00x" in w for w in found)
+    assert not any("Other weights" in w for w in found)
+    (table,) = (b for b in findings_part([small, on("x", sweep("vllm", (5.0, 6.0)))]) if isinstance(b, Grid))
+    assert table.rows[0][-1] == "one run each, other weights"
+
+
 def test_one_engine_alone_is_compared_with_nobody() -> None:
     assert said([sweep("ridgeline", (10.0, 20.0))]) == []
 
@@ -234,11 +250,15 @@ def test_peers_kept_in_a_file_are_read_with_their_intervals() -> None:
         row(), row(measure="chat, 8 sessions, 4 at once: TTFT p50, ms", better="lower", ratio=2.0, low=1.5, high=2.5),
         row(**bare, ratio=0.8), row(**bare, model="n.gguf"),
         row(peer="vllm", ratio=None, ours=None, theirs=None, note="vllm is not installed"), row(model="o.gguf", disturbed=0.3),
+        row(**bare, model="p.gguf", ratio=9.0, disturbed=0.4),
     ]  # fmt: skip
     (made,) = documents_of({"kind": "bench peers", "rows": rows}, "f")
     found = said([made])
     loud = "o.gguf, chat, 8 sessions, 4 at once, output tok/s: not to be relied on (4.00x): others took up to 30%"
     assert any(w.startswith(loud) for w in found)
+    assert [w for w in found if "p.gguf" in w] == [
+        "p.gguf, one sequence, tok/s: not to be relied on (9.00x): others took up to 40% of the CPUs"
+    ]
     both = next(w for w in found if w.startswith("m.gguf, chat"))
     assert "output tok/s 4.00x (95% 3 to 5)" in both and both.endswith("llama.cpp is better in TTFT p50, ms.")
     files = next(w for w in found if w.startswith("one sequence, tok/s"))

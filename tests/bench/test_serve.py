@@ -228,7 +228,8 @@ def test_an_environment_may_be_named_by_its_python(name: str, tmp_path: Path) ->
 def test_commands_name_port_model_and_limits(name: str) -> None:
     line = command(ENGINES[name], ["prog"], Wish("alias", "/m.gguf", 1234, 2048, 8, 2, ("--more", "a b")))
     text = shlex.join(line)
-    assert "prog" in line and "1234" in line and ("/m.gguf" in line or "alias" in line) and text.endswith("--more 'a b'")
+    assert line[0] == ("env" if name == "vllm" else "prog") and "prog" in line and "1234" in line
+    assert ("/m.gguf" in line or "alias" in line) and text.endswith("--more 'a b'")
 
 
 def test_our_own_version() -> None:

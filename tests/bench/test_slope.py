@@ -46,7 +46,7 @@ def test_known_slopes_are_found_and_stand_beside_each_other() -> None:
     assert "measured 2,500.0 ns (2,000.0 ns in attention)" in first
     assert "roofline 1,000.0 ns: 20,000 bytes of KV at 20.0 GB/s" in first and "calibrated planner 2,250.0 ns (-10%)" in first
     assert "measured over roofline 2.50" in ratio and "at 10.0 GB/s, a plain read 20.0" in ratio and ratio.endswith("would be 1.50")
-    assert "4.00 ms before any context, 10% more from 160 tokens on, twice that from 1,600" in flat
+    assert "4.00 ms before any context, 10% more from 160 tokens on, twice as long from 1,600" in flat
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.5, 4.0])
@@ -96,3 +96,9 @@ def test_all_lines_weigh_the_contexts_alike() -> None:
     least = [b / (GB_S * 1e9) for b in read]
     found = decode_slope(CONTEXTS, [4e-3 + 3 * s for s in least], [3 * s for s in least], _least(least, read), GB_S, None)
     assert found.over_roofline == pytest.approx(3.0) and found.attention_gb_s == pytest.approx(GB_S / 3)
+
+
+def test_beyond_all_windows_no_ratio_is_claimed() -> None:
+    """A model whose windows are all shorter than the contexts reads no more for a longer one: whatever rises is not that."""
+    found = _slope(1e-9, least=0.0)
+    assert not found.rises and found.as_json()["over_roofline"] is None and "no rise" in found.lines()[0]

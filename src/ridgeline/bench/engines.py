@@ -68,7 +68,7 @@ def _llama(w: Wish) -> list[str]:
 
 
 def _vllm(w: Wish) -> list[str]:
-    """In bfloat16, which CPUs with AVX-512 multiply natively; its usage names cached tokens only when told to."""
+    """In bfloat16, which CPUs with AVX512_BF16 multiply natively; its usage names cached tokens only when told to."""
     return [
         "serve", w.file, "--host", "127.0.0.1", "--port", str(w.port), "--max-model-len", str(w.context), "--max-num-seqs", str(w.seqs),
         "--dtype", "bfloat16", "--enable-prefix-caching", "--enable-prompt-tokens-details",
@@ -175,7 +175,7 @@ def has_module(python: str, module: str) -> bool:
 
 
 def command(e: Engine, begin: Sequence[str], wish: Wish) -> list[str]:
-    """Exactly what is run, by `env` where it needs variables that are not set."""
+    """Exactly what is run, by `env` where it needs variables; those that are set keep their values."""
     wanted = {} if e.environment is None else e.environment(wish, begin[0])
     given = [f"{name}={os.environ.get(name, value)}" for name, value in wanted.items()]
     return [*(["env", *given] if given else []), *begin, *e.command(wish), *wish.extra]

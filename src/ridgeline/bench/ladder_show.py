@@ -192,9 +192,10 @@ def document(result: LadderResult, version: str) -> list[schema.ReportDocument]:
         {"host": machine_name()}, versions, {"prompts": result.load.seed},
         {"threads": result.threads, "rounds": result.rounds, "workload": str(result.load)}, commands, (), now(),
     )  # fmt: skip
-    title = f"Ladder of {result.model}"
+    title, fall = f"Ladder of {result.model}", climbed(result)
+    ladder = schema.Ladder(title, str(result.load), tuple(_rung(r) for r in result.rungs), tuple(fall.rounds) if fall else ())
     own = schema.ReportDocument(
-        "ladder", title, setup, ladders=(schema.Ladder(title, str(result.load), tuple(_rung(r) for r in result.rungs)),),
+        "ladder", title, setup, ladders=(ladder,),
         predictions=tuple(p for r in result.rungs for p in _predictions(r)), tables=_tables(result), definitions=DEFINITIONS,
         notes=tuple(gains(result) + _cold(result) + _noise(result)),
     )  # fmt: skip

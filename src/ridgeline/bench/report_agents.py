@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline.bench.plots_bars import Group, bar_plot
 from ridgeline.bench.report_blocks import Block, Figure, Grid, Heading, Words
-from ridgeline.bench.report_cells import cells_grid, first_of, loud, ms, percent, side_by_side, told_apart, unlike, weights
+from ridgeline.bench.report_cells import beside, cells_grid, loud, ms, percent, side_by_side, told_apart, unlike, weights
 from ridgeline.bench.report_schema import Cell, Curve, LoadPoint, Percentiles, ReportDocument, TurnPoint
 from ridgeline.bench.svg import Axis, short
 
@@ -34,8 +34,8 @@ def agent_findings(documents: Sequence[ReportDocument]) -> Iterator[Words]:
     found = agent_curves(documents)
     if not found:
         return
-    first, own = first_of(found)
     for d, c in found:
+        first, own = beside(found, d)
         a, b = own.points[-1], c.points[-1]
         ours, theirs = seconds(a), seconds(b)
         if c is own or ours is None or theirs is None:
@@ -50,9 +50,9 @@ def agent_findings(documents: Sequence[ReportDocument]) -> Iterator[Words]:
         end = f". Not the same load: {', '.join(different)}" if different else ". One run each"
         words = f"{_branches(a)}: {said}{_failed(c, b)}{_failed(own, a)}{end}.{loud((own.engine, a), (c.engine, b))}{weights(first, d)}"
         yield Words(words, "loss" if ours > theirs else "")
-    if len(found) == 1 and (took := seconds(own.points[-1])) is not None:
-        p = own.points[-1]
-        yield Words(f"{_branches(p)}: {own.engine} has all answers after {took:.1f} s, {short(p.requests_s or 0.0)} requests/s. One run.")
+    alone, p = found[0][1].engine, found[0][1].points[-1]
+    if len(found) == 1 and (took := seconds(p)) is not None:
+        yield Words(f"{_branches(p)}: {alone} has all answers after {took:.1f} s, {short(p.requests_s or 0.0)} requests/s. One run.")
 
 
 def _times(ours: float, theirs: float) -> str:
@@ -77,7 +77,7 @@ def agent_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
     if not found:
         return
     yield Heading("Agents: many branches of one prompt")
-    yield Words(ABOUT.format(n=_count(first_of(found)[1].points[-1])))
+    yield Words(ABOUT.format(n=_count(beside(found, found[0][0])[1].points[-1])))
     yield from agent_findings(documents)
     last = [(c.engine, c.points[-1]) for _, c in found]
     yield Figure(side_by_side(_bars(last), "two"), "Figures in the HTML report: seconds, requests/s, TTFT and cache hits of each engine.")

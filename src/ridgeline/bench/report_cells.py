@@ -23,14 +23,18 @@ def told_apart(documents: Sequence[ReportDocument]) -> Iterator[tuple[ReportDocu
     """Own curves; an engine of the same name in another document is named with that document."""
     found = [(d, c) for d in documents for c in d.curves if not reported(c.label)]
     names = [(c.engine, c.workload, c.load) for _, c in found]
+    titles = [d.title for d in documents]
     for d, c in found:
         alone = names.count((c.engine, c.workload, c.load)) == 1
-        yield d, c if alone else replace(c, engine=f"{c.engine} ({d.title})")
+        file = d.setup.settings.get("file") if titles.count(d.title) > 1 else None
+        yield d, c if alone else replace(c, engine=f"{c.engine} ({file or d.title})")
 
 
-def first_of(found: Sequence[tuple[ReportDocument, Curve]]) -> tuple[ReportDocument, Curve]:
-    """This engine where it is among them, else the first."""
-    return next((pair for pair in found if pair[1].engine.startswith(OURS)), found[0])
+def beside(found: Sequence[tuple[ReportDocument, Curve]], other: ReportDocument) -> tuple[ReportDocument, Curve]:
+    """What `other` is compared with: this engine on the same file, else this engine, else the first."""
+    ours = [pair for pair in found if pair[1].engine.startswith(OURS)] or [found[0]]
+    file = other.setup.settings.get("file")
+    return next((pair for pair in ours if pair[0].setup.settings.get("file") == file), ours[0])
 
 
 def unlike(a: ReportDocument, b: ReportDocument) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ridgeline.bench.plots import Note, Rule, Series, cdf_plot, line_plot
 from ridgeline.bench.report_agents import WORKLOAD as AGENTS
 from ridgeline.bench.report_blocks import Block, Figure, Folded, Heading, Words
-from ridgeline.bench.report_cells import cells_grid, first_of, loud, ms, side_by_side, told_apart, unlike, weights
+from ridgeline.bench.report_cells import beside, cells_grid, loud, ms, side_by_side, told_apart, unlike, weights
 from ridgeline.bench.report_predicted import FIGURE, load_words
 from ridgeline.bench.report_schema import Curve, Distribution, LoadPoint, ReportDocument
 from ridgeline.bench.svg import Axis, short
@@ -45,8 +45,8 @@ def engine_findings(documents: Sequence[ReportDocument]) -> Iterator[Words]:
     for workload, load, group in groups(documents):
         if len(group) < 2:
             continue
-        first, own = first_of(group)
         for d, c in group:
+            first, own = beside(group, d)
             if c is own:
                 continue
             different = unlike(first, d)
@@ -138,7 +138,7 @@ def _curve_figure(curves: Sequence[Curve], load: str, order: Sequence[str]) -> s
     for c in curves:
         points = [(p.output_tok_s, p.tpot_ms.p50, p.load) for p in c.points if p.output_tok_s is not None and p.tpot_ms is not None]
         series.append(_series(c, [(x, y) for x, y, _ in points], order))
-        whose = f"{c.engine}: " if len(curves) > 1 else ""
+        whose = f"{c.engine.partition(' (')[0]}: " if len(curves) > 1 else ""  # colour and mark tell files apart; words must fit
         notes += [Note(x, y, f"{whose}knee at {at:g}") for x, y, at in points if c.knee == at]
     note = f"Each mark is one load ({load_words(load)}, rising along the line); to the right and down is better."
     x, y = Axis("output tok/s"), Axis("TPOT p50, ms")

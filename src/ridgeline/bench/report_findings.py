@@ -95,7 +95,8 @@ def _compared(documents: Sequence[ReportDocument]) -> Iterator[Words]:
         lost = [c.metric for c in cells if c.lost]
         end = f"; {b} is better in {', '.join(lost)}" if lost else ""
         yield Words(f"{where}: {cells[0].a} over {b}: {'; '.join(said)}{end}.", "loss" if lost else "")
-    bare = [c for c in pairs if c.low is None]
+    yield from (Words(f"{c.where}, {c.metric}: {c.sentence}") for c in pairs if c.low is None and c.sentence)
+    bare = [c for c in pairs if c.low is None and not c.sentence]
     for metric, b in dict.fromkeys((_kind(c), c.b) for c in bare):
         yield _over_files(metric, b, [c for c in bare if (_kind(c), c.b) == (metric, b)])
     if bare:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ridgeline.bench.report_agents import agent_curves, seconds
 from ridgeline.bench.report_blocks import Grid
-from ridgeline.bench.report_cells import first_of, loud, unlike
+from ridgeline.bench.report_cells import beside, loud, unlike, weights
 from ridgeline.bench.report_engines import groups, shared_loads
 from ridgeline.bench.report_ladder import gains, others
 from ridgeline.bench.report_schema import Cell, ReportDocument
@@ -28,31 +28,31 @@ def glance(documents: Sequence[ReportDocument]) -> Grid | None:
 
 def _sweeps(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
     for workload, load, group in groups(documents):
-        first, own = first_of(group)
         for d, c in group:
+            first, own = beside(group, d)
             both = shared_loads([own, c])
             if c is own or not both or unlike(first, d):
                 continue
             a, b = (next(p for p in x.points if p.load == both[-1]) for x in (own, c))
             if a.output_tok_s and b.output_tok_s:
                 at = f"{both[-1]:g} at once" if load == "concurrency" else f"{both[-1]:g} requests/s"
-                sure = "disturbed" if loud(("", a), ("", b)) else "one run each"
-                this, beside = f"{own.engine} {short(a.output_tok_s)}", f"{c.engine} {short(b.output_tok_s)}"
-                yield [f"{workload}, {at}, output tok/s", f"{a.output_tok_s / b.output_tok_s:.2f}x", this, beside, sure]
+                sure = ("disturbed" if loud(("", a), ("", b)) else "one run each") + (", other weights" if weights(first, d) else "")
+                this, that = f"{own.engine} {short(a.output_tok_s)}", f"{c.engine} {short(b.output_tok_s)}"
+                yield [f"{workload}, {at}, output tok/s", f"{a.output_tok_s / b.output_tok_s:.2f}x", this, that, sure]
 
 
 def _agents(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
     found = agent_curves(documents)
     if len(found) < 2:
         return
-    first, own = first_of(found)
     for d, c in found:
+        first, own = beside(found, d)
         a, b = own.points[-1], c.points[-1]
         ours, theirs = seconds(a), seconds(b)
         if c is not own and ours and theirs and not unlike(first, d) and a.requests == b.requests:
             sure = "disturbed" if loud(("", a), ("", b)) else "one run each"
-            this, beside = f"{own.engine} {ours:.1f} s", f"{c.engine} {theirs:.1f} s"
-            yield ["agents, until all branches have ended", f"{theirs / ours:.2f}x", this, beside, sure]
+            this, that = f"{own.engine} {ours:.1f} s", f"{c.engine} {theirs:.1f} s"
+            yield ["agents, until all branches have ended", f"{theirs / ours:.2f}x", this, that, sure]
 
 
 def _turns(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
@@ -71,5 +71,6 @@ def _ladders(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
         if len(rungs) > 1 and rungs[0][0].output_tok_s and rungs[-1][0].output_tok_s:
             first, last = rungs[0][0], rungs[-1][0]
             a, b = rungs[-1][0].output_tok_s, rungs[0][0].output_tok_s
-            this, beside = f"{last.name} {short(a)}", f"{first.name} {short(b)}"
-            yield [f"{ladder.title}, output tok/s", f"{a / b:.2f}x", this, beside, "product of the rungs"]
+            this, that = f"{last.name} {short(a)}", f"{first.name} {short(b)}"
+            sure = f"medians; by round {', '.join(f'{x:.1f}x' for x in ladder.rounds)}" if len(ladder.rounds) > 1 else "one round"
+            yield [f"{ladder.title}, output tok/s", f"{a / b:.2f}x", this, that, sure]

@@ -53,7 +53,7 @@ def _ladder(ladder: Ladder, told: Sequence[str]) -> Iterator[Block]:
         bars = [(r.name, b, r.output_tok_s or 0.0) for (r, _), b in zip(steps, before, strict=False)]
         drawn = waterfall_plot("What each rung changes", "output tok/s", bars, note="measured steps only; green rises, red falls")
         yield Figure(drawn, "Waterfall of the rungs: see the HTML report.")
-        yield Words(_check(steps))
+        yield Words(_check(steps, ladder.rounds))
     yield rungs_grid(ladder)
     yield from _batching(ladder)
     five = five_figure(ladder)
@@ -70,13 +70,15 @@ def _ladder(ladder: Ladder, told: Sequence[str]) -> Iterator[Block]:
         yield Commands(commands)
 
 
-def _check(steps: Sequence[tuple[Rung, float | None]]) -> str:
-    """Factors multiply to the whole, or something was left out."""
+def _check(steps: Sequence[tuple[Rung, float | None]], rounds: Sequence[float]) -> str:
+    """The product of the factors, which are of medians, beside the last rung over the first as each round measured it."""
     factors = [g for _, g in steps if g is not None]
-    whole = (steps[-1][0].output_tok_s or 0.0) / (steps[0][0].output_tok_s or 1.0)
-    product = " x ".join(f"{g:.2f}" for g in factors)
-    agree = "as it must be" if abs(prod(factors) - whole) <= 1e-9 * whole else "which does not agree"
-    return f"Check: {product} = {prod(factors):.2f}; the last rung over the first is {whole:.2f}, {agree}."
+    product = f"{' x '.join(f'{g:.2f}' for g in factors)} = {prod(factors):.2f}"
+    if len(rounds) < 2:
+        return f"{product}; with one round that is the last rung over the first by construction."
+    low, high = min(rounds), max(rounds)
+    agree = "which agrees" if 0.95 * low <= prod(factors) <= 1.05 * high else "which does NOT agree"
+    return f"Check: {product}, of medians; the last rung over the first, round by round: {', '.join(f'{x:.2f}' for x in rounds)}, {agree}."
 
 
 def rungs_grid(ladder: Ladder) -> Grid:
@@ -106,6 +108,8 @@ def _batching(ladder: Ladder) -> Iterator[Block]:
     first = next((r for r in done if r.one_tok_s), None)
     last = next((r for r in reversed(done) if r.one_tok_s), None)
     if first is None or last is None or first is last or not first.one_tok_s or not last.one_tok_s or not last.output_tok_s:
+        return
+    if last.output_tok_s == last.one_tok_s:  # nothing ran many at once
         return
     kernels, batching = last.one_tok_s / first.one_tok_s, last.output_tok_s / last.one_tok_s
     yield Words(

@@ -51,7 +51,7 @@ def _predict(found: Plain) -> dict[str, Any]:
                 cells.append({"what": what, "metric": metric, "predicted": guess, "measured": value, "steal": steal, "label": label})
         if len(measured) < len(model["cells"]):
             notes.append(f"{name}: {len(model['cells']) - len(measured)} of {len(model['cells'])} predicted cells were not measured")
-    setup = {"machine": machine, "commands": ["ridgeline bench predict " + name for name in found["models"]], "date": _date(found)}
+    setup = {"machine": machine, "date": _date(found)}
     return {"kind": "bench predict", "title": ", ".join(found["models"]) + ": predicted, then measured", "setup": setup,
             "predictions": cells, "notes": notes}  # fmt: skip
 

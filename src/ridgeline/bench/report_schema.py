@@ -205,11 +205,13 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """Rungs in order; each one's throughput over the one before makes the waterfall."""
+    """Rungs in order; each one's throughput over the one before makes the waterfall. rounds: the last over the first as each round measured
+    it, where rungs are medians of rounds."""
 
     title: str
     workload: str
     rungs: tuple[Rung, ...]
+    rounds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

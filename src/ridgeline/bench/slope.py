@@ -57,8 +57,8 @@ class DecodeSlope:
 
     @property
     def rises(self) -> bool:
-        """Whether the measured times rise at all: on few short contexts noise may be larger than what they cost."""
-        return min(self.measured_s, self.attention_s, self.start_s) > 0
+        """Whether the times rise at all: noise may be larger than what few short contexts cost, and beyond all windows nothing does."""
+        return min(self.measured_s, self.attention_s, self.start_s) > 0 and self.roofline_s > 1e-9 * self.start_s
 
     def as_json(self) -> dict[str, Any]:
         """All fields, and what follows from them (None where nothing rises)."""
@@ -80,7 +80,7 @@ class DecodeSlope:
             f" a plain read {self.read_gb_s:.1f}; reading and arithmetic one after the other, each at its ceiling, would be"
             f" {self.apart_s / self.roofline_s:.2f}",
             f"a step takes {self.start_s * 1e3:.2f} ms before any context, 10% more from {self.rises_by(FLAT):,.0f} tokens on,"
-            f" twice that from {self.rises_by(1.0):,.0f}",
+            f" twice as long from {self.rises_by(1.0):,.0f}",
         ]
 
 

@@ -70,7 +70,7 @@ def assumed(threads: int, isa: str) -> Machine:
 class Device:
     """One row: memory_gb and bandwidth_gb_s in 1e9 bytes (/s); tflops: dense peaks that are known; link_gb_s: one way, 1e9 bytes/s.
 
-    pairs_tflops: of attention over a bfloat16 cache, where that is not the peak of bf16 (of this host; the table has none).
+    pairs_tflops: of attention over a bfloat16 or int8 cache, where that is not the peak of bf16 (of this host; the table has none).
     Prices are USD per hour, a band of what was asked on the dates; None is unknown.
     """
 

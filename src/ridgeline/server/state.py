@@ -62,7 +62,7 @@ class Served:
 @dataclass(frozen=True, slots=True)
 class Ceilings:
     """What this machine was measured to do at most, per second: bytes from memory, integer and float32 operations, and those of attention
-    over a bfloat16 cache."""
+    over a bfloat16 or int8 cache."""
 
     read_bytes_per_s: float
     integer_per_s: float
