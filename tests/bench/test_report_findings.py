@@ -171,7 +171,7 @@ def test_agents_of_a_document_without_turns() -> None:
 
 
 def test_ladder_losses_are_findings() -> None:
-    assert "+ KV int8 loses 3% of the throughput of the rung before (0.97x)." in lost(
+    assert "+ KV int8 loses 3.3% of the throughput of the rung before (0.967x)." in lost(
         list(findings_part([ReportDocument("ladder", "l", ladders=(ladder(),))]))
     )
 

@@ -192,10 +192,9 @@ def document(result: LadderResult, version: str) -> list[schema.ReportDocument]:
         {"host": machine_name()}, versions, {"prompts": result.load.seed},
         {"threads": result.threads, "rounds": result.rounds, "workload": str(result.load)}, commands, (), now(),
     )  # fmt: skip
-    title, fall = f"Ladder of {result.model}", climbed(result)
-    ladder = schema.Ladder(title, str(result.load), tuple(_rung(r) for r in result.rungs), tuple(fall.rounds) if fall else ())
+    title = f"Ladder of {result.model}"
     own = schema.ReportDocument(
-        "ladder", title, setup, ladders=(ladder,),
+        "ladder", title, setup, ladders=(schema.Ladder(title, str(result.load), tuple(_rung(r) for r in result.rungs)),),
         predictions=tuple(p for r in result.rungs for p in _predictions(r)), tables=_tables(result), definitions=DEFINITIONS,
         notes=tuple(gains(result) + _cold(result) + _noise(result)),
     )  # fmt: skip
@@ -223,7 +222,7 @@ def _rung(r: RungResult) -> schema.Rung:
     return schema.Rung(
         r.rung.name, status, r.why, r.command, tok, tok if r.rung.wave == "one" else None, _percentiles(n.ttft), _percentiles(n.itl),
         n.kv_users, n.kv_context, p.output_tok_s if p else None, p.ttft.p50 if p else None, p.itl.p50 if p else None, n.hit_rate,
-        r.rung.lossy, quality,
+        r.rung.lossy, quality, round_tok_s=tuple(x.output_tok_s for x in r.runs),
     )  # fmt: skip
 
 

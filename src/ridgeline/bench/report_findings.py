@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from statistics import median
 
 from ridgeline.bench.report_agents import agent_findings
 from ridgeline.bench.report_blocks import Block, Grid, Heading, Words
 from ridgeline.bench.report_engines import engine_findings
 from ridgeline.bench.report_glance import glance
-from ridgeline.bench.report_ladder import gains, others
-from ridgeline.bench.report_predicted import bound, error, predictions
+from ridgeline.bench.report_ladder import climbed, gains, others
+from ridgeline.bench.report_predicted import bound, error, errors, predictions
 from ridgeline.bench.report_schema import Cell, Comparison, Ladder, ReportDocument
 from ridgeline.bench.svg import short
 
@@ -53,16 +52,12 @@ def comparison_part(documents: Sequence[ReportDocument]) -> Iterator[Block]:
         return
     yield Heading("Compared in turns")
     rows: list[list[Cell]] = [
-        [c.where, c.metric, c.a, c.b, *_values(c), short(c.ratio), _span(c), c.pairs or None, _verdict(c)] for c in pairs
+        [c.where, c.metric, c.a, c.b, c.a_value, c.b_value, short(c.ratio), _span(c), c.pairs or None, _verdict(c)] for c in pairs
     ]
     columns = ["where", "metric", "A", "B", "A's", "B's", "A / B", "95%", "pairs", "ahead"]
     kept = [i for i in range(len(columns)) if any(r[i] not in (None, "") for r in rows)]
     note = "Where there is no interval, it is the ratio of medians of runs in turns, and nobody is called ahead."
     yield Grid("", [columns[i] for i in kept], [[r[i] for i in kept] for r in rows], note if any(c.low is None for c in pairs) else "")
-
-
-def _values(c: Comparison) -> tuple[Cell, Cell]:
-    return c.a_value, c.b_value
 
 
 def _span(c: Comparison) -> str:
@@ -136,17 +131,16 @@ def _over_files(metric: str, b: str, cells: Sequence[Comparison]) -> Words:
 
 def _ladder(ladder: Ladder) -> Iterator[Words]:
     """The whole, and every rung that lost."""
-    rungs = gains(ladder)
-    if len(rungs) < 2 or not rungs[0][0].output_tok_s:
+    rungs, fall = gains(ladder), climbed(ladder)
+    if fall is None:
         return
-    first, last = rungs[0][0], rungs[-1][0]
-    whole = (last.output_tok_s or 0.0) / (first.output_tok_s or 1.0)
+    first, last, whole = rungs[0][0], rungs[-1][0], fall.total
     best, gain = max(rungs[1:], key=lambda pair: pair[1] or 0.0)
     said = f"{last.name} is {whole:.2f}x {first.name}; most came from {best.name} ({gain or 0.0:.2f}x)."
     yield Words(f"{ladder.title}: {short(first.output_tok_s or 0.0)} to {short(last.output_tok_s or 0.0)} tok/s, {said}")
     for rung, factor in rungs:
         if factor is not None and factor < 1:
-            yield Words(f"{rung.name} loses {1 - factor:.0%} of the throughput of the rung before ({factor:.2f}x).", "loss")
+            yield Words(f"{rung.name} loses {1 - factor:.1%} of the throughput of the rung before ({factor:.3g}x).", "loss")
 
 
 def _predicted(documents: Sequence[ReportDocument]) -> Iterator[Words]:
@@ -155,8 +149,7 @@ def _predicted(documents: Sequence[ReportDocument]) -> Iterator[Words]:
     for source, metric, cells in predictions(documents):
         known = [p for p in cells if p.measured and not bound(p)]
         if known:
-            worst = max(known, key=lambda p: abs(error(p)))
-            middle = median(abs(error(p)) for p in known)
+            middle, worst = errors(known)
             spread = f" in the median of {len(known)} cells, at worst" if len(known) > 1 else ","
             said.setdefault(source, []).append(f"{metric} {middle:.1%} off{spread} {error(worst):+.1%} ({worst.what})")
     for source, parts in said.items():

@@ -11,7 +11,7 @@ from ridgeline.bench.report_agents import agent_curves, seconds
 from ridgeline.bench.report_blocks import Grid
 from ridgeline.bench.report_cells import beside, loud, unlike, weights
 from ridgeline.bench.report_engines import groups, shared_loads
-from ridgeline.bench.report_ladder import gains, others
+from ridgeline.bench.report_ladder import climbed, others, ran
 from ridgeline.bench.report_schema import Cell, ReportDocument
 from ridgeline.bench.svg import short
 
@@ -67,10 +67,9 @@ def _turns(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
 
 def _ladders(documents: Sequence[ReportDocument]) -> Iterator[list[Cell]]:
     for ladder in (x for d in documents for x in d.ladders if not others(x)):
-        rungs = gains(ladder)
-        if len(rungs) > 1 and rungs[0][0].output_tok_s and rungs[-1][0].output_tok_s:
-            first, last = rungs[0][0], rungs[-1][0]
-            a, b = rungs[-1][0].output_tok_s, rungs[0][0].output_tok_s
-            this, that = f"{last.name} {short(a)}", f"{first.name} {short(b)}"
-            sure = f"medians; by round {', '.join(f'{x:.1f}x' for x in ladder.rounds)}" if len(ladder.rounds) > 1 else "one round"
-            yield [f"{ladder.title}, output tok/s", f"{a / b:.2f}x", this, that, sure]
+        rungs, fall = ran(ladder), climbed(ladder)
+        if fall is not None:
+            first, last = rungs[0], rungs[-1]
+            this, that = f"{last.name} {short(last.output_tok_s or 0.0)}", f"{first.name} {short(first.output_tok_s or 0.0)}"
+            sure = f"rounds: {', '.join(f'{x:.1f}x' for x in fall.rounds)}" if len(fall.rounds) > 1 else "one round"
+            yield [f"{ladder.title}, output tok/s", f"{fall.total:.2f}x", this, that, sure]

@@ -1,13 +1,13 @@
 """The ladder in a report: what each rung gained over the one before, waterfall, five metrics in one figure, batching told from kernels.
 
-Gains are ratios of measured throughputs of neighbouring rungs that ran; a rung that lost is shown losing.
+Gains are ratios of measured throughputs of neighbouring rungs that ran, in the same round; a rung that lost is shown losing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
 
+from ridgeline.bench.ladder_numbers import Waterfall, waterfall
 from ridgeline.bench.plots import Series, line_plot
 from ridgeline.bench.plots_bars import Group, bar_plot, waterfall_plot
 from ridgeline.bench.report_blocks import Block, Commands, Figure, Grid, Heading, Words, shown
@@ -33,27 +33,29 @@ def ran(ladder: Ladder) -> list[Rung]:
     return [r for r in ladder.rungs if r.status == "done" and r.output_tok_s]
 
 
+def climbed(ladder: Ladder) -> Waterfall | None:
+    """The same factors as the command prints: medians of what each round measured."""
+    return waterfall([(r.name, r.round_tok_s or (r.output_tok_s or 0.0,)) for r in ran(ladder)])
+
+
 def gains(ladder: Ladder) -> list[tuple[Rung, float | None]]:
     """Each rung that ran with its throughput over that of the one before; None for the first."""
-    found: list[tuple[Rung, float | None]] = []
-    before: float | None = None
-    for r in ran(ladder):
-        found.append((r, None if before is None else (r.output_tok_s or 0.0) / before))
-        before = r.output_tok_s
-    return found
+    fall = climbed(ladder)
+    factors = [None, *(s.factor for s in fall.steps)] if fall else [None]
+    return list(zip(ran(ladder), factors, strict=False))
 
 
 def _ladder(ladder: Ladder, told: Sequence[str]) -> Iterator[Block]:
     """told: commands that the set-up lists anyway."""
     yield Heading(ladder.title, 3)
     yield Words(f"Workload: {ladder.workload}.")
-    steps = gains(ladder)
-    if len(steps) > 1:
+    steps, fall = gains(ladder), climbed(ladder)
+    if fall is not None:
         before = [0.0, *((r.output_tok_s or 0.0) for r, _ in steps)]
         bars = [(r.name, b, r.output_tok_s or 0.0) for (r, _), b in zip(steps, before, strict=False)]
         drawn = waterfall_plot("What each rung changes", "output tok/s", bars, note="measured steps only; green rises, red falls")
         yield Figure(drawn, "Waterfall of the rungs: see the HTML report.")
-        yield Words(_check(steps, ladder.rounds))
+        yield Words(_check(fall))
     yield rungs_grid(ladder)
     yield from _batching(ladder)
     five = five_figure(ladder)
@@ -61,7 +63,7 @@ def _ladder(ladder: Ladder, told: Sequence[str]) -> Iterator[Block]:
         yield Figure(five, "The five metrics in one figure: see the HTML report.")
     losses = [(r, g) for r, g in steps if g is not None and g < 1]
     for r, g in losses:
-        yield Words(f"{r.name} lost throughput: {g:.2f}x of the rung before.", "loss")
+        yield Words(f"{r.name} lost throughput: {g:.3g}x of the rung before.", "loss")
     for r in ladder.rungs:
         if r.lossy and r.status == "done" and not r.quality:
             yield Words(f"{r.name} changes the numbers of the model and its quality was not measured here.", "loss")
@@ -70,15 +72,13 @@ def _ladder(ladder: Ladder, told: Sequence[str]) -> Iterator[Block]:
         yield Commands(commands)
 
 
-def _check(steps: Sequence[tuple[Rung, float | None]], rounds: Sequence[float]) -> str:
-    """The product of the factors, which are of medians, beside the last rung over the first as each round measured it."""
-    factors = [g for _, g in steps if g is not None]
-    product = f"{' x '.join(f'{g:.2f}' for g in factors)} = {prod(factors):.2f}"
-    if len(rounds) < 2:
+def _check(fall: Waterfall) -> str:
+    """The product of the factors beside the last rung over the first as each round measured it."""
+    product = f"{' x '.join(f'{s.factor:.2f}' for s in fall.steps)} = {fall.product:.2f}"
+    if len(fall.rounds) < 2:
         return f"{product}; with one round that is the last rung over the first by construction."
-    low, high = min(rounds), max(rounds)
-    agree = "which agrees" if 0.95 * low <= prod(factors) <= 1.05 * high else "which does NOT agree"
-    return f"Check: {product}, of medians; the last rung over the first, round by round: {', '.join(f'{x:.2f}' for x in rounds)}, {agree}."
+    verdict = "which agrees" if fall.agrees else "which does NOT agree"
+    return f"Check: {product}; the last rung over the first, round by round: {', '.join(f'{x:.2f}' for x in fall.rounds)}, {verdict}."
 
 
 def rungs_grid(ladder: Ladder) -> Grid:

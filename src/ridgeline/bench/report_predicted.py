@@ -28,6 +28,11 @@ def error(p: Prediction) -> float:
     return p.predicted / p.measured - 1 if p.measured else float("inf")
 
 
+def errors(measured: Sequence[Prediction]) -> tuple[float, Prediction]:
+    """(median size of the errors, the cell that is furthest off)"""
+    return median(abs(error(p)) for p in measured), max(measured, key=lambda p: abs(error(p)))
+
+
 def load_words(load: str) -> str:
     return "requests at once" if load == "concurrency" else "requests per second"
 
@@ -100,14 +105,14 @@ def _summary(kind: str, metric: str, cells: Sequence[Prediction]) -> tuple[Cell,
     known = [p for p in cells if p.measured]
     if not known:
         return (kind, metric, 0, None, None, "")
-    worst = max(known, key=lambda p: abs(error(p)))
-    return (kind, metric, len(known), f"{median(abs(error(p)) for p in known):.1%}", f"{error(worst):+.1%}", worst.what)
+    middle, worst = errors(known)
+    return (kind, metric, len(known), f"{middle:.1%}", f"{error(worst):+.1%}", worst.what)
 
 
 def _cells(metric: str, cells: Sequence[Prediction]) -> Grid:
-    errors = [abs(error(p)) for p in cells if p.measured]
-    worst = max(cells, key=lambda p: abs(error(p)) if p.measured else 0.0)
-    words = f"Median error {median(errors):.1%}, worst {max(errors):.1%} ({worst.what})." if errors else ""
+    known = [p for p in cells if p.measured]
+    middle, worst = errors(known) if known else (0.0, None)
+    words = f"Median error {middle:.1%}, worst {abs(error(worst)):.1%} ({worst.what})." if worst else ""
     shares = any(p.steal is not None for p in cells)
     rows: list[list[Cell]] = []
     for p in cells:

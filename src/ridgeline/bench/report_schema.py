@@ -181,7 +181,8 @@ class Rung:
 
     The five metrics: output_tok_s, ttft_ms, itl_ms, and KV in use against users and against context, as (x, share) pairs.
     quality: words and numbers beside a lossy rung; lossy rungs without it say so in the report. gain of single steps is computed here
-    from output_tok_s, never given. one_tok_s: throughput of one request at a time on this rung, which tells batching from kernels.
+    from round_tok_s, output_tok_s of each round, never given. one_tok_s: throughput of one request at a time on this rung, which tells
+    batching from kernels.
     """
 
     name: str
@@ -201,17 +202,16 @@ class Rung:
     lossy: bool = False
     quality: Mapping[str, Cell] = field(default_factory=dict)
     label: str = "measured"
+    round_tok_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """Rungs in order; each one's throughput over the one before makes the waterfall. rounds: the last over the first as each round measured
-    it, where rungs are medians of rounds."""
+    """Rungs in order; each one's throughput over the one before makes the waterfall."""
 
     title: str
     workload: str
     rungs: tuple[Rung, ...]
-    rounds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

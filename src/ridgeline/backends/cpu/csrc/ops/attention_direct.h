@@ -10,9 +10,7 @@ namespace {
 
 constexpr int64_t kMostChunks = kKeySegment / kLanes;
 constexpr int64_t kAhead = 64 / kLanes;  // chunks between asking and reading: 8 KiB of 64-dim bfloat16
-// Into the second-level cache: the first one has too few misses in flight at a time to read memory at its speed.
-constexpr int kHint = 2;
-constexpr int64_t kSpan = 64;  // keys whose values are read for one register block of rows after the other
+constexpr int64_t kSpan = 64;            // keys whose values are read for one register block of rows after the other
 
 // Chunks of keys, then of values, then the first ones of the next walk, in the order in which they are read.
 struct Chunks {
@@ -95,7 +93,7 @@ void score_block(const ScoreStep& step) {
   static_assert(kTogether % L::kStep == 0);
   int64_t d = 0;
   for (; d + kTogether <= k_dim; d += kTogether) {
-    for (int n = 0; n < N; ++n) __builtin_prefetch(memory[n] + d * kLanes, 0, kHint);
+    for (int n = 0; n < N; ++n) __builtin_prefetch(memory[n] + d * kLanes, 0, kSecondLevel);
     for (int64_t i = 0; i < kTogether; i += L::kStep) add(d + i);
   }
   for (; d < k_dim; d += L::kStep) add(d);
@@ -120,7 +118,7 @@ void score_block4(const ScoreStep& step) {
     for (int64_t byte = at.byte; d < end; ++d, ++byte) {
       Reg columns[N];
       for (int n = 0; n < N; ++n) {
-        __builtin_prefetch(step.memory[n] + d * kLanes / 2, 0, kHint);
+        __builtin_prefetch(step.memory[n] + d * kLanes / 2, 0, kSecondLevel);
         columns[n] = Vec::fma(Vec::load_u4(step.keys[n] + byte * step.stride, at.shift), steps[n], least[n]);
       }
       for (int r = 0; r < R; ++r) {
@@ -158,7 +156,7 @@ void value_block(const ValueStep& step) {
     const T* memory = reinterpret_cast<const T*>(step.chunks[chunk + kAhead]) + begin;
     for (; key < end; key += L::kStep, v += L::kStep * stride, memory += L::kStep * stride) {
       for (int i = 0; i < N * static_cast<int>(kLanes); i += kLine) {
-        for (int k = 0; k < L::kStep; ++k) __builtin_prefetch(memory + k * stride + i, 0, kHint);
+        for (int k = 0; k < L::kStep; ++k) __builtin_prefetch(memory + k * stride + i, 0, kSecondLevel);
       }
       Reg columns[N];
       for (int n = 0; n < N; ++n) columns[n] = load_step<L>(v + n * kLanes, stride);
@@ -193,7 +191,7 @@ void value_block4(const ValueStep& step) {
     const int64_t chunk = key / kLanes - step.first, at = (key % kLanes) * row;
     const uint8_t* v = step.chunks[chunk] + at;
     const float* scale = step.scales + key * scales;
-    __builtin_prefetch(step.chunks[chunk + kAhead] + at + bytes[0], 0, kHint);
+    __builtin_prefetch(step.chunks[chunk + kAhead] + at + bytes[0], 0, kSecondLevel);
     Reg columns[N];
     for (int n = 0; n < N; ++n) {
       columns[n] = Vec::fma(Vec::load_u4(v + bytes[n], shifts[n]), Vec::set1(scale[groups[n]]), Vec::set1(scale[groups[n] + 1]));

@@ -71,7 +71,7 @@ class PanelAhead {
 
   void ask() {
     for (int64_t i = 0; i < each_ && part_ < count_; ++i) {
-      __builtin_prefetch(parts_[part_] + at_, 0, 2);
+      __builtin_prefetch(parts_[part_] + at_, 0, kSecondLevel);
       at_ += kLineBytes;
       if (at_ < bytes_) continue;
       at_ = 0;

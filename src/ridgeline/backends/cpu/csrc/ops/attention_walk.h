@@ -14,6 +14,8 @@ namespace {
 constexpr int64_t kLanes = Vec::kLanes;
 constexpr int kRowBlock = 6;
 constexpr int kVectors = Vec::kScoreVectors;
+// Where prefetches go: the first-level cache has too few misses in flight at a time to read memory at its speed.
+constexpr int kSecondLevel = 2;
 
 // How numbers of the cache become lanes, and how products of such lanes are added: all that are floats then alike.
 struct Floats {
